@@ -1,0 +1,43 @@
+"""Leases with fencing tokens on PostgreSQL, for asyncpg pools.
+
+``async with lease(pool, "nightly-report") as held:`` runs its body in one replica at a time, holds no
+connection meanwhile, and stops the body when the lease is gone.
+"""
+
+from __future__ import annotations
+
+from asyncpg_lease._acquire import LeaseContext, acquire, current_lease, lease, try_acquire
+from asyncpg_lease._lease import Lease
+from asyncpg_lease._options import Duration, OnLost
+from asyncpg_lease._statements import LeaseInfo
+from asyncpg_lease.errors import (
+    LeaseError,
+    LeaseLostError,
+    LeaseTableError,
+    LeaseTimeoutError,
+    LeaseUnavailableError,
+    LossReason,
+)
+from asyncpg_lease.events import Event, Observer
+from asyncpg_lease.table import LeaseTable
+
+__all__ = [
+    "Duration",
+    "Event",
+    "Lease",
+    "LeaseContext",
+    "LeaseError",
+    "LeaseInfo",
+    "LeaseLostError",
+    "LeaseTable",
+    "LeaseTableError",
+    "LeaseTimeoutError",
+    "LeaseUnavailableError",
+    "LossReason",
+    "Observer",
+    "OnLost",
+    "acquire",
+    "current_lease",
+    "lease",
+    "try_acquire",
+]

@@ -1,0 +1,281 @@
+"""lease(), acquire() and try_acquire(): from arguments to a Lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncpg_lease._claims import ClaimRequest
+from asyncpg_lease._identity import fresh_holder
+from asyncpg_lease._lease import Lease, entered_leases
+from asyncpg_lease._options import Duration, OnLost, Options, check_text
+from asyncpg_lease._waiting import obtain
+from asyncpg_lease.errors import LeaseUnavailableError
+from asyncpg_lease.table import LeaseTable, store_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from asyncpg_lease._pool import Pool
+    from asyncpg_lease.events import Observer
+
+__all__ = ["LeaseContext", "acquire", "current_lease", "lease", "try_acquire"]
+
+
+class LeaseContext:
+    """What `lease` returns: acquires where it is entered, releases where it is left. For one use."""
+
+    def __init__(self, target: Pool | LeaseTable, key: str, options: Options, observer: Observer | None) -> None:
+        self._store = store_of(target)
+        self._key = check_text("key", key)
+        self._options = options
+        self._observer = observer
+        self._used = False
+        self._lease: Lease | None = None
+
+    def __repr__(self) -> str:
+        """Name the key, or the lease once there is one."""
+        return f"<lease({self._key!r})>" if self._lease is None else f"<lease({self._key!r}): {self._lease!r}>"
+
+    async def obtain(self) -> Lease:
+        """Acquire the lease, which is not entered yet."""
+        options, store = self._options, self._store
+        request = ClaimRequest(
+            key=self._key,
+            holder=fresh_holder(options.label) if options.holder is None else options.holder,
+            explicit=options.holder is not None,
+            ttl=options.ttl,
+            heartbeat=options.heartbeat,
+            grace=options.grace,
+        )
+        notifier = store.notifier.plus(self._observer)
+        claim = await obtain(store, request, options.wait, notifier)
+        return Lease(store, claim, options, notifier)
+
+    async def __aenter__(self) -> Lease:
+        """Acquire, then start the heartbeat; raises as `acquire` does."""
+        if self._used:
+            msg = f"{self!r} can be entered once only: call lease() again for another acquisition"
+            raise RuntimeError(msg)
+        self._used = True
+        self._lease = await self.obtain()
+        return await self._lease.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the lease's block."""
+        assert self._lease is not None  # noqa: S101 - entered
+        await self._lease.__aexit__(kind, error, trace)
+
+
+def lease(  # noqa: PLR0913 - each is an option of its own
+    target: Pool | LeaseTable,
+    key: str,
+    *,
+    ttl: Duration = 60,
+    wait: Duration = 0,
+    min_hold: Duration = 0,
+    on_lost: OnLost = "cancel",
+    label: str | None = None,
+    holder: str | None = None,
+    heartbeat: Duration | None = None,
+    grace: Duration | None = None,
+    observer: Observer | None = None,
+) -> LeaseContext:
+    """Hold a lease round a block of code.
+
+    Guaranteed: at most one live tenure of a key at any time on the server's clock; a fence greater than every
+    earlier one; the body is told `grace` before the server may let anybody else in, whatever the network does;
+    the release comes after the body has ended. Not guaranteed: that a paused process notices in time. What the
+    job writes must be idempotent, or carry `Lease.fence`. Assumed: clocks of equal rate, and a server clock that
+    never steps forward by more than `grace`.
+
+    Args:
+        target: an asyncpg pool, for its default table ``lease``; or a `LeaseTable`.
+        key: what is leased; 1 to 1,024 UTF-8 bytes without NUL.
+        ttl: seconds after the last renewal until others may take over; 0.1 to 31,536,000 (a year).
+        wait: seconds to wait for the key; 0: one try; `math.inf`: for ever.
+        min_hold: seconds from acquiring for which the key stays shut, however early it is released; 0 to a year.
+        on_lost: ``"cancel"`` cancels the body, once, and `LeaseLostError` comes out of the block; ``"flag"``
+            marks the lease, logs an error, and wakes `Lease.wait_lost`.
+        label: the readable half of the holder; None: ``host:pid``.
+        holder: an explicit holder, in place of a fresh one: a claim of its own live lease joins that tenure. It is
+            your word that all who use the name may work at once.
+        heartbeat: seconds from one renewal to the next; None: ttl / 3.
+        grace: seconds before the end of trust at which the lease is given up; None: ttl / 10.
+        observer: called with every event of this lease, beside the table's own.
+
+    Returns:
+        An async context manager for one use, which yields the `Lease`.
+
+    Raises:
+        TypeError: an argument of the wrong type, such as a connection in place of the pool.
+        ValueError: an argument out of its range, or 2 x heartbeat + grace not below ttl.
+        LeaseUnavailableError: on entering: somebody else has the key.
+        LeaseTimeoutError: on entering: somebody else still had it when the wait was over.
+        LeaseTableError: on entering: the message says what to run.
+        LeaseLostError: out of the block, where the lease was lost and `on_lost` is "cancel".
+        RuntimeError: on entering: entered before, no asyncio loop, or the pool is another loop's.
+
+    Example:
+        ```python
+        async with lease(pool, "nightly-report", ttl=30) as held:
+            await write_report(fence=held.fence)
+        ```
+
+    .. versionadded:: 0.1
+    """
+    options = Options.fold(
+        ttl=ttl,
+        wait=wait,
+        min_hold=min_hold,
+        on_lost=on_lost,
+        label=label,
+        holder=holder,
+        heartbeat=heartbeat,
+        grace=grace,
+    )
+    return LeaseContext(target, key, options, observer)
+
+
+async def acquire(  # noqa: PLR0913 - each is an option of its own
+    target: Pool | LeaseTable,
+    key: str,
+    *,
+    ttl: Duration = 60,
+    wait: Duration = 0,
+    min_hold: Duration = 0,
+    on_lost: OnLost = "cancel",
+    label: str | None = None,
+    holder: str | None = None,
+    heartbeat: Duration | None = None,
+    grace: Duration | None = None,
+    observer: Observer | None = None,
+) -> Lease:
+    """Acquire a lease now, in one round trip, to be entered or released later.
+
+    It is not renewed before it is entered (``async with held:``), so that must come well within the ttl.
+    A cancelled or failed call leaves nothing claimed, as far as the server is reached within a second.
+
+    Args:
+        target: as for `lease`.
+        key: as for `lease`.
+        ttl: as for `lease`.
+        wait: as for `lease`.
+        min_hold: as for `lease`.
+        on_lost: as for `lease`.
+        label: as for `lease`.
+        holder: as for `lease`.
+        heartbeat: as for `lease`.
+        grace: as for `lease`.
+        observer: as for `lease`.
+
+    Raises:
+        TypeError, ValueError: before any I/O, as for `lease`.
+        LeaseUnavailableError: somebody else has the key.
+        LeaseTimeoutError: somebody else still had it when the wait was over; within `wait` + 1 s.
+        LeaseTableError: the message says what to run.
+        TimeoutError: no connection or no answer within the ttl.
+        Exception: what the driver raised.
+
+    Example:
+        ```python
+        held = await acquire(pool, "nightly-report", wait=10)
+        async with held:
+            await write_report(fence=held.fence)
+        ```
+
+    .. versionadded:: 0.1
+    """
+    return await lease(
+        target,
+        key,
+        ttl=ttl,
+        wait=wait,
+        min_hold=min_hold,
+        on_lost=on_lost,
+        label=label,
+        holder=holder,
+        heartbeat=heartbeat,
+        grace=grace,
+        observer=observer,
+    ).obtain()
+
+
+async def try_acquire(  # noqa: PLR0913 - each is an option of its own
+    target: Pool | LeaseTable,
+    key: str,
+    *,
+    ttl: Duration = 60,
+    min_hold: Duration = 0,
+    on_lost: OnLost = "cancel",
+    label: str | None = None,
+    holder: str | None = None,
+    heartbeat: Duration | None = None,
+    grace: Duration | None = None,
+    observer: Observer | None = None,
+) -> Lease | None:
+    """Acquire a lease now, or return None where somebody else has the key.
+
+    Args:
+        target: as for `lease`.
+        key: as for `lease`.
+        ttl: as for `lease`.
+        min_hold: as for `lease`.
+        on_lost: as for `lease`.
+        label: as for `lease`.
+        holder: as for `lease`.
+        heartbeat: as for `lease`.
+        grace: as for `lease`.
+        observer: as for `lease`.
+
+    Raises:
+        Exception: as `acquire`, but for LeaseUnavailableError.
+
+    Example:
+        ```python
+        held = await try_acquire(pool, "nightly-report")
+        if held is not None:
+            async with held:
+                await write_report(fence=held.fence)
+        ```
+
+    .. versionadded:: 0.1
+    """
+    try:
+        return await lease(
+            target,
+            key,
+            ttl=ttl,
+            min_hold=min_hold,
+            on_lost=on_lost,
+            label=label,
+            holder=holder,
+            heartbeat=heartbeat,
+            grace=grace,
+            observer=observer,
+        ).obtain()
+    except LeaseUnavailableError:
+        return None
+
+
+def current_lease(key: str | None = None) -> Lease:
+    """Return the innermost lease whose block this context is in, so that deep code finds its fence.
+
+    Also one that is lost and not left yet: what is written then must carry its fence all the same. Tasks
+    that were started inside the block see it too, until it is left.
+
+    Args:
+        key: only the lease of that key; None: of any.
+
+    Raises:
+        LookupError: there is none.
+
+    .. versionadded:: 0.1
+    """
+    for held in entered_leases.get():
+        if held.is_entered and key in (None, held.key):
+            return held
+    which = "no lease is" if key is None else f"no lease of {key!r} is"
+    msg = f"{which} entered in this context: call this inside its `async with` block"
+    raise LookupError(msg)

@@ -1,0 +1,66 @@
+"""The body of a block: the task that runs it, and the one cancellation that a loss may ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from asyncpg_lease._tasks import wait_turn
+
+__all__ = ["Body"]
+
+
+class Body:
+    """Cancels the task that entered a block at most once, and takes exactly that request back.
+
+    The edge semantics of asyncio.timeout: the body is cancelled once, so that its own clean-up can await,
+    and what others asked of the task meanwhile stays asked.
+    """
+
+    __slots__ = ("_asked", "_before", "_ended", "_task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            msg = "a lease must be entered inside a task: only a task can be cancelled when the lease is lost"
+            raise RuntimeError(msg)
+        self._task = task
+        self._before = task.cancelling()
+        self._asked = False
+        self._ended = False
+
+    def __repr__(self) -> str:
+        return f"<Body in {self._task.get_name()!r}>"
+
+    def cancel(self, message: str) -> None:
+        """Cancel the body, unless it has ended."""
+        if not self._ended:
+            self._asked = self._task.cancel(message)
+
+    def end(self) -> None:
+        """Take note that the body has ended: nothing is to be cancelled any more."""
+        self._ended = True
+
+    async def settle(self, *, delivered: bool) -> tuple[bool, asyncio.CancelledError | None]:
+        """Take the request back, and with it a cancellation that was not `delivered` to the body.
+
+        Returns:
+            Whether others ask for this task's cancellation as well, and a cancellation that came just now.
+            Where the block is left from another task than the body's, whatever cancelled that one was
+            not this library.
+        """
+        pending: asyncio.CancelledError | None = None
+        if self._asked:
+            self._asked = False
+            own = self._task is asyncio.current_task()
+            if own and not delivered:
+                # A request that the body never met would come out of the next await after the block.
+                pending = await wait_turn()
+            self._task.uncancel()
+        others = self._task is not asyncio.current_task() or self._task.cancelling() > self._before
+        return others, pending
+
+    def abandon(self) -> None:
+        """Take the request back where nothing may be awaited."""
+        if self._asked:
+            self._asked = False
+            self._task.uncancel()

@@ -1,0 +1,45 @@
+"""The one release of a tenure, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncpg_lease._clock import local_time
+from asyncpg_lease.events import Notifier, Released, ReleaseFailed
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from asyncpg_lease._claims import Claim
+    from asyncpg_lease._store import Store
+    from asyncpg_lease._tenure import Trust
+
+__all__ = ["start_release"]
+
+MIN_LIMIT = 0.1
+
+
+def start_release(
+    store: Store, claim: Claim, trust: Trust, min_hold: float, notifier: Notifier
+) -> asyncio.Future[bool]:
+    """Start the release, which is tried until the row has run out by itself, and tell the outcome."""
+    limit = max(trust.remaining(local_time()), MIN_LIMIT)
+    answer = store.claims.release(claim.tenure, limit, min_hold)
+    answer.add_done_callback(lambda done: _tell(done, claim, notifier))
+    return answer
+
+
+def _tell(answer: asyncio.Future[bool], claim: Claim, notifier: Notifier) -> None:
+    tenure = claim.tenure
+    if answer.cancelled():
+        problem = "the event loop was closed"
+    elif (error := answer.exception()) is not None:
+        problem = repr(error)
+    elif answer.result():
+        if notifier.wants(Released):
+            held_for = local_time() - claim.trust.sent_at
+            notifier.tell(Released(key=tenure.key, holder=tenure.holder, fence=tenure.fence, held_for=held_for))
+        return
+    else:
+        problem = "the tenure was over before its release"
+    notifier.tell(ReleaseFailed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, error=problem))

@@ -1,0 +1,116 @@
+"""The one place that renewals pass, so that many leases share few statements and connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from asyncpg_lease._clock import local_time
+from asyncpg_lease._pool import deliver, fetch_again
+from asyncpg_lease._statements import RenewRow, renew_rows
+
+if TYPE_CHECKING:
+    from asyncpg_lease._pool import Connections
+    from asyncpg_lease._statements import TableName
+    from asyncpg_lease._tenure import Tenure
+
+__all__ = ["Renewal", "Renewals"]
+
+MAX_BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What the server said of one tenure, and when it was asked (`local_time`)."""
+
+    row: RenewRow
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    tenure: Tenure
+    ttl: float
+    shared: bool
+    limit: float
+    answer: asyncio.Future[Renewal]
+
+
+class Renewals:
+    """Collects renewals while they wait for a connection, and sends what has come by then in one statement.
+
+    A statement that is under way holds nobody up: what comes after it goes out on another connection. So
+    there is no interval to choose, and a batch grows exactly where connections are short.
+    """
+
+    def __init__(self, connections: Connections, name: TableName) -> None:
+        self._connections = connections
+        self._name = name
+        self._waiting: deque[_Request] = deque()
+        self._collecting = False
+
+    def __repr__(self) -> str:
+        return f"<Renewals on {self._name}, {len(self._waiting)} waiting>"
+
+    async def renew(self, tenure: Tenure, *, ttl: float, shared: bool, limit: float) -> Renewal:
+        """Renew one tenure; a cancelled call is not sent any more if it has not been yet.
+
+        Raises:
+            TimeoutError: no answer within `limit` seconds.
+            Exception: what the driver raised; no evidence of a loss.
+        """
+        loop = self._connections.check_loop()
+        answer: asyncio.Future[Renewal] = loop.create_future()
+        self._waiting.append(_Request(tenure, ttl, shared, limit, answer))
+        self._collect()
+        timer = loop.call_later(limit, self._time_out, answer, limit)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _time_out(self, answer: asyncio.Future[Renewal], limit: float) -> None:
+        self._connections.fail(answer, TimeoutError(f"no answer to the renewal within {limit:.3f} s"))
+
+    def _collect(self) -> None:
+        if self._waiting and not self._collecting:
+            self._collecting = True
+            limit = max(request.limit for request in self._waiting)
+            self._connections.tasks.start(self._send(limit), f"renew:{self._name}")
+
+    async def _send(self, limit: float) -> None:
+        batch: list[_Request] = []
+        try:
+            async with self._connections.borrow(limit) as connection:
+                batch = self._take()
+                if not batch:
+                    return
+                sent_at = local_time()
+                rows = await fetch_again(
+                    connection,
+                    self._name.statements.renew,
+                    [request.tenure.key for request in batch],
+                    [request.tenure.holder for request in batch],
+                    [request.tenure.fence for request in batch],
+                    [request.ttl for request in batch],
+                    [request.shared for request in batch],
+                )
+                for request, row in zip(batch, renew_rows([tuple(row) for row in rows]), strict=True):
+                    deliver(request.answer, Renewal(row, sent_at))
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            # Without a connection those fail who waited for it.
+            for request in batch or self._take():
+                self._connections.fail(request.answer, error)
+
+    def _take(self) -> list[_Request]:
+        """Take who still waits, and let the next one to come start a statement of its own."""
+        self._collecting = False
+        batch: list[_Request] = []
+        while self._waiting and len(batch) < MAX_BATCH:
+            request = self._waiting.popleft()
+            if not request.answer.done():
+                batch.append(request)
+        self._collect()
+        return batch

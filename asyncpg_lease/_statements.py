@@ -1,0 +1,204 @@
+"""The statements of sql/, bound to a table's name, and what their rows mean."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pkgutil import get_data
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "ClaimRow",
+    "LeaseInfo",
+    "RenewRow",
+    "State",
+    "Statements",
+    "TableName",
+    "bind",
+    "claim_row",
+    "info_row",
+    "key_range",
+    "quote_name",
+    "renew_rows",
+]
+
+How: TypeAlias = Literal["fresh", "taken_over", "joined"]
+State: TypeAlias = Literal["held", "resting", "free"]
+
+_TABLE = re.compile(r"\blease\b")
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_NAMES = ("table", "claim", "renew", "release", "get", "list")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+_EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def _read(name: str) -> str:
+    text = get_data("asyncpg_lease", f"sql/{name}.sql")
+    if text is None:
+        msg = f"the installed package lacks sql/{name}.sql: install asyncpg-lease again"
+        raise ImportError(msg)
+    return _COMMENT.sub("", text.decode()).strip()
+
+
+# At import, since a file must not be read inside an event loop.
+_TEXTS = {name: _read(name) for name in _NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """What the table says of a key, read at one moment.
+
+    Attributes:
+        key: the key.
+        holder: who has it, or had it last.
+        fence: the fence of that tenure.
+        acquired_at: when that tenure began, by the server's clock, aware UTC.
+        expires_at: when it runs out or ran out, by the server's clock, aware UTC.
+        expires_in: seconds from the moment of reading to `expires_at`; negative where that is past.
+        state: ``held`` (live), ``resting`` (released, kept shut by min_hold) or ``free``.
+    """
+
+    key: str
+    holder: str
+    fence: int
+    acquired_at: datetime
+    expires_at: datetime
+    expires_in: float
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """The answer of claim.sql; `how` is None where somebody else holds the key."""
+
+    how: How | None
+    holder: str
+    fence: int
+    acquired_at: datetime
+    expires_at: datetime
+    expires_in: float
+    before: str | None
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenewRow:
+    """The answer of renew.sql for one tenure; holder and fence are the row's, None where there is none."""
+
+    outcome: Literal["renewed", "busy", "lost"]
+    holder: str | None
+    fence: int | None
+    released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The texts of one table's statements."""
+
+    claim: str
+    renew: str
+    release: str
+    get: str
+    list: str
+
+    @classmethod
+    def bound_to(cls, table: str) -> Statements:
+        """Bind every statement to a quoted table name."""
+        return cls(**{name: bind(name, table) for name in cls.__slots__})
+
+
+def quote_name(*parts: str) -> str:
+    """Quote an identifier of one or more parts so that any name is safe."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+@lru_cache(maxsize=256)
+def bind(name: str, table: str) -> str:
+    """Return the statement of sql/<name>.sql for a quoted table name, without its comments."""
+    # A function, since a name may hold what re would take for a group reference.
+    return _TABLE.sub(lambda _: table, _TEXTS[name])
+
+
+class TableName:
+    """The table's name, and its schema once that is known.
+
+    An unqualified name is looked up in the search_path by the first statement, and from its answer on
+    it is qualified: another connection's search_path must not lead to another table.
+    """
+
+    __slots__ = ("name", "schema", "statements")
+
+    def __init__(self, name: str, schema: str | None) -> None:
+        self.name = name
+        self.schema = schema
+        self.statements = Statements.bound_to(self.quoted)
+
+    def __str__(self) -> str:
+        return self.quoted
+
+    @property
+    def quoted(self) -> str:
+        """The name as SQL."""
+        return quote_name(self.name) if self.schema is None else quote_name(self.schema, self.name)
+
+    def resolve(self, schema: str) -> None:
+        """Take note of the schema in which the table was found."""
+        if self.schema is None:
+            self.schema = schema
+            self.statements = Statements.bound_to(self.quoted)
+
+
+def claim_row(row: Sequence[object]) -> ClaimRow:
+    """Read a row of claim.sql, by position: a pool may have its own record class."""
+    how, holder, fence, acquired, expires, left, before, schema = row
+    return ClaimRow(
+        None if how == "unavailable" else how,  # type: ignore[arg-type]
+        holder,  # type: ignore[arg-type]
+        fence,  # type: ignore[arg-type]
+        _moment(acquired),  # type: ignore[arg-type]
+        _moment(expires),  # type: ignore[arg-type]
+        left,  # type: ignore[arg-type]
+        before,  # type: ignore[arg-type]
+        schema,  # type: ignore[arg-type]
+    )
+
+
+def info_row(row: Sequence[object]) -> LeaseInfo:
+    """Read a row of get.sql or list.sql."""
+    key, holder, fence, acquired, expires, left, state = row
+    return LeaseInfo(key, holder, fence, _moment(acquired), _moment(expires), left, state)  # type: ignore[arg-type]
+
+
+def renew_rows(rows: Sequence[Sequence[object]]) -> list[RenewRow]:
+    """Read the rows of renew.sql, which come in the order asked."""
+    return [RenewRow(*row[1:]) for row in rows]  # type: ignore[arg-type]
+
+
+def key_range(prefix: str) -> tuple[str, str | None]:
+    """Return the least key with a prefix, and the key before which such keys end (None: nowhere).
+
+    In the order of "C", that of the bytes, which for UTF-8 is that of the code points.
+    """
+    for end in range(len(prefix), 0, -1):
+        following = ord(prefix[end - 1]) + 1
+        if following in _SURROGATES:
+            following = _SURROGATES.stop
+        if following <= sys.maxunicode:
+            return prefix, prefix[: end - 1] + chr(following)
+    return prefix, None
+
+
+def _moment(epoch: float) -> datetime:
+    """Return an aware datetime, clamped: an operator may have written infinity or the year 12000."""
+    try:
+        return _EPOCH + timedelta(seconds=epoch)
+    except OverflowError:
+        return _LATEST if epoch > 0 else _EARLIEST

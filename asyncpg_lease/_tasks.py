@@ -1,0 +1,106 @@
+"""Every task that runs has its owner here, and every wait that must outlast a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from asyncpg_lease._clock import local_time
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+__all__ = ["TaskOwner", "load_backend", "require_loop", "wait_shielded", "wait_turn"]
+
+T = TypeVar("T")
+
+
+class TaskOwner:
+    """A set of named tasks, each kept until it ends."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __repr__(self) -> str:
+        """Name the tasks that are under way."""
+        return f"<TaskOwner {sorted(task.get_name() for task in self._tasks)}>"
+
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Start a task that this owner keeps.
+
+        Not by the loop's task factory: an eager one would run the first steps inside the caller, and
+        hold the caller up to where the work first waits. The context is a new one: what the
+        caller has in its own must not live on in ours.
+        """
+        task = asyncio.Task(work, name=f"asyncpg_lease:{name}", context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+
+    async def wait(self) -> None:
+        """Wait for the tasks that are under way now, not for those that start meanwhile."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+
+def require_loop() -> asyncio.AbstractEventLoop:
+    """Return the running asyncio loop.
+
+    Raises:
+        RuntimeError: none runs here, as under trio.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        msg = "asyncpg_lease needs a running asyncio event loop, as asyncpg does; there is none here (is this trio?)"
+        raise RuntimeError(msg) from None
+
+
+_backend_loaded = False
+
+
+def load_backend() -> None:
+    """Load anyio's backend, which its first cancel scope does: tens of milliseconds, so not in mid-claim."""
+    global _backend_loaded  # noqa: PLW0603 - the import happens once a process
+    if not _backend_loaded:
+        anyio.CancelScope()
+        _backend_loaded = True
+
+
+async def wait_shielded(waits: Iterable[asyncio.Future[Any]], limit: float) -> asyncio.CancelledError | None:
+    """Wait for futures, at most `limit` seconds, whatever is cancelled meanwhile.
+
+    anyio cancels a scope's tasks again and again until they leave it; the shield keeps that out. A plain
+    task.cancel() comes once each; it is noted, and the wait goes on.
+
+    Returns:
+        The first cancellation that came, for the caller to raise when it is done; its request is not
+        taken back (`Task.uncancel`), so that whoever made it can still tell.
+    """
+    until = local_time() + limit
+    cancelled: asyncio.CancelledError | None = None
+    pending = {wait for wait in waits if not wait.done()}
+    with anyio.CancelScope(shield=True):
+        while pending and (left := until - local_time()) > 0:
+            try:
+                _, pending = await asyncio.wait(pending, timeout=left)
+            except asyncio.CancelledError as error:
+                cancelled = cancelled or error
+                pending = {wait for wait in pending if not wait.done()}
+    return cancelled
+
+
+async def wait_turn() -> asyncio.CancelledError | None:
+    """Wait one turn of the event loop; return the cancellation that was waiting to be delivered."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            return error
+    return None

@@ -1,0 +1,101 @@
+"""Waiting for a key: try, sleep until something may have changed, try again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from asyncpg_lease._claims import Claim
+from asyncpg_lease._clock import local_time
+from asyncpg_lease._pool import is_passing
+from asyncpg_lease.errors import LeaseTimeoutError, LeaseUnavailableError
+from asyncpg_lease.events import Acquired, Notifier, Unavailable, Waiting, WaitingFailed
+
+if TYPE_CHECKING:
+    from asyncpg_lease._claims import ClaimRequest
+    from asyncpg_lease._statements import ClaimRow
+    from asyncpg_lease._store import Store
+
+__all__ = ["obtain"]
+
+LAST_TRY = 0.25
+"""Seconds past the wait's end that the last try may take."""
+
+
+async def obtain(store: Store, request: ClaimRequest, wait: float, notifier: Notifier) -> Claim:
+    """Claim a key, waiting for it for at most `wait` seconds.
+
+    Raises:
+        LeaseUnavailableError: somebody else has it, and `wait` is 0.
+        LeaseTimeoutError: somebody else still had it when the wait was over, or the server was not to be
+            reached; within `wait` + 1 s.
+        Exception: what the driver raised, unless a later try may succeed and there is time for one.
+    """
+    started = local_time()
+    waiting = False
+    while True:
+        left = wait - (local_time() - started)
+        limit = request.ttl if wait == 0 else min(request.ttl, max(left, 0.0) + LAST_TRY)
+        failure: Exception | None = None
+        answer: Claim | ClaimRow | None = None
+        try:
+            answer = await store.claims.claim(request, limit)
+        except Exception as error:
+            if wait == 0 or not is_passing(error) or store.connections.pool.is_closing():
+                raise
+            failure = error
+            notifier.tell(WaitingFailed(key=request.key, holder=request.holder, error=repr(error)))
+        if isinstance(answer, Claim):
+            _tell_acquired(notifier, answer, local_time() - started)
+            return answer
+        if failure is None and notifier.wants(Unavailable):
+            notifier.tell(_unavailable(request, answer))
+        left = wait - (local_time() - started)
+        if left <= 0:
+            raise _refusal(request.key, answer, waited=wait > 0) from failure
+        if not waiting:
+            waiting = True
+            incumbent = None if answer is None else answer.holder
+            notifier.tell(Waiting(key=request.key, holder=request.holder, incumbent=incumbent, wait=wait))
+        await asyncio.sleep(min(_nap(answer, store.poll), left))
+
+
+def _nap(incumbent: ClaimRow | None, poll: float) -> float:
+    """Return how long to sleep: until the incumbent runs out, at most a jittered poll.
+
+    An incumbent with no time left is guarded, or its successor is hidden by a race: a poll as well, since
+    a waiter must never spin.
+    """
+    jittered = poll * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+    if incumbent is None or incumbent.expires_in <= 0:
+        return jittered
+    return min(jittered, incumbent.expires_in + 0.001)
+
+
+def _tell_acquired(notifier: Notifier, claim: Claim, waited: float) -> None:
+    if notifier.wants(Acquired):
+        tenure, row = claim.tenure, claim.row
+        how = row.how or ""
+        notifier.tell(
+            Acquired(
+                key=tenure.key, holder=tenure.holder, fence=tenure.fence, how=how, waited=waited, before=row.before
+            )
+        )
+
+
+def _unavailable(request: ClaimRequest, row: ClaimRow | None) -> Unavailable:
+    return Unavailable(
+        key=request.key,
+        holder=request.holder,
+        incumbent=None if row is None else row.holder,
+        incumbent_fence=None if row is None else row.fence,
+        retry_after=None if row is None else row.expires_in,
+    )
+
+
+def _refusal(key: str, row: ClaimRow | None, *, waited: bool) -> LeaseUnavailableError:
+    kind = LeaseTimeoutError if waited else LeaseUnavailableError
+    if row is None:
+        return kind(key)
+    return kind(key, row.expires_in, holder=row.holder, fence=row.fence, expires_at=row.expires_at)

@@ -1,0 +1,156 @@
+"""The errors of asyncpg_lease.
+
+::
+
+    LeaseError
+    ├── LeaseUnavailableError      somebody else holds the key
+    │   └── LeaseTimeoutError      and still did when the wait was over (also a TimeoutError)
+    ├── LeaseLostError             the lease is gone, or no longer certain
+    └── LeaseTableError            no table, a table of another shape, or no right to use it
+
+Each keeps what it knows as attributes, says it in its message, and can be pickled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+__all__ = [
+    "LeaseError",
+    "LeaseLostError",
+    "LeaseTableError",
+    "LeaseTimeoutError",
+    "LeaseUnavailableError",
+    "LossReason",
+]
+
+LossReason: TypeAlias = Literal["taken_over", "expired", "revoked", "deleted", "unreachable", "stalled"]
+"""Why a lease was lost.
+
+``taken_over``: another tenure is in the row. ``expired``: the row ran out and nobody has it.
+``revoked``: an operator asked for it. ``deleted``: there is no row. ``unreachable``: no renewal was
+confirmed before the local deadline. ``stalled``: the same, because the event loop or the whole process
+stood still.
+"""
+
+_LOSSES: Mapping[LossReason, str] = {
+    "taken_over": "another tenure has the key",
+    "expired": "the row ran out",
+    "revoked": "an operator revoked it",
+    "deleted": "the row is gone",
+    "unreachable": "no renewal was confirmed in time",
+    "stalled": "the event loop or the process stood still for too long",
+}
+
+
+class LeaseError(Exception):
+    """Base of every error that this library raises on its own account."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from the attributes: the message alone could not."""
+        return _rebuild, (type(self), self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def _rebuild(kind: type[LeaseError], fields: dict[str, Any]) -> LeaseError:
+    return kind(**fields)
+
+
+class LeaseUnavailableError(LeaseError):
+    """Somebody else holds the key, or a released key still rests under its min_hold.
+
+    Attributes:
+        key: the key that was asked for.
+        retry_after: seconds until the incumbent's row runs out unless it is renewed; 0.0 or less: it ran
+            out already and another contender was quicker; None where a race hid the incumbent.
+        holder: the incumbent's holder, None where a race hid it.
+        fence: the incumbent's fence, None where a race hid it.
+        expires_at: when the incumbent's row runs out, by the server's clock; None where a race hid it.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        retry_after: float | None = None,
+        *,
+        holder: str | None = None,
+        fence: int | None = None,
+        expires_at: datetime | None = None,
+    ) -> None:
+        self.key = key
+        self.retry_after = retry_after
+        self.holder = holder
+        self.fence = fence
+        self.expires_at = expires_at
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        if self.holder is None:
+            return f"lease {self.key!r} is unavailable: another contender was quicker; try again, or pass wait="
+        until = "" if self.retry_after is None else f" for {max(self.retry_after, 0.0):.3f} s more unless renewed"
+        return (
+            f"lease {self.key!r} is unavailable: {self.holder!r} has it with fence {self.fence}{until};"
+            " try again later, or pass wait="
+        )
+
+
+class LeaseTimeoutError(LeaseUnavailableError, TimeoutError):
+    """The key was still not to be had when the wait was over.
+
+    The last try's driver error, where there was one, is the ``__cause__``.
+    """
+
+    def _message(self) -> str:
+        if self.holder is None:
+            return f"lease {self.key!r} was not acquired before the wait was over; no incumbent was seen"
+        return (
+            f"lease {self.key!r} was not acquired before the wait was over:"
+            f" {self.holder!r} was the last seen to have it, with fence {self.fence}"
+        )
+
+
+class LeaseLostError(LeaseError):
+    """The lease is gone, or nothing says any more that it is there.
+
+    Whatever the job writes now must carry the fence, so that it can be refused. The last error of the
+    database, where one stood behind the loss, is the ``__cause__``.
+
+    Attributes:
+        key: the lease's key.
+        holder: the holder that lost it.
+        fence: the fence of the tenure that is over.
+        reason: see `LossReason`.
+        taken_by: the holder that has the key now, where that is known.
+    """
+
+    def __init__(self, key: str, holder: str, fence: int, reason: LossReason, *, taken_by: str | None = None) -> None:
+        self.key = key
+        self.holder = holder
+        self.fence = fence
+        self.reason: LossReason = reason
+        self.taken_by = taken_by
+        by = "" if taken_by is None else f" ({taken_by!r})"
+        super().__init__(
+            f"lease {key!r} of {holder!r} with fence {fence} is lost: {reason}, {_LOSSES[reason]}{by};"
+            " stop the job, its further writes must be refused by their fence"
+        )
+
+
+class LeaseTableError(LeaseError):
+    """The lease table is missing, has another shape, or may not be used by this role.
+
+    Attributes:
+        table: the table's name as it was looked for.
+        problem: what is wrong, and what to run.
+    """
+
+    def __init__(self, table: str, problem: str) -> None:
+        self.table = table
+        self.problem = problem
+        super().__init__(f"lease table {table}: {problem}")

@@ -1,0 +1,205 @@
+"""What happens to leases, as frozen values, and who is told.
+
+Each event goes to the log, always, and to an `Observer` where a table or a lease was given one. An observer
+is called in the event loop, so it must be quick; one that raises is logged and harms nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from asyncpg_lease.errors import LossReason
+
+__all__ = [
+    "Acquired",
+    "Event",
+    "Late",
+    "Lost",
+    "Notifier",
+    "Observer",
+    "ReleaseFailed",
+    "Released",
+    "RenewFailed",
+    "Renewed",
+    "Unavailable",
+    "Waiting",
+    "WaitingFailed",
+]
+
+logger = logging.getLogger("asyncpg_lease")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events; durations are seconds.
+
+    Attributes:
+        key: the key it is about.
+        holder: whose lease, claim or release it is about.
+    """
+
+    level: ClassVar[int] = logging.INFO
+    message: ClassVar[str] = "lease event"
+
+    key: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquired(Event):
+    """A claim was granted. `how`: fresh, taken_over (from `before`) or joined; `waited` since the call."""
+
+    message: ClassVar[str] = "lease acquired"
+
+    fence: int
+    how: str
+    waited: float
+    before: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable(Event):
+    """A claim found an incumbent (None where a race hid it), whose row has `retry_after` seconds left."""
+
+    level: ClassVar[int] = logging.DEBUG
+    message: ClassVar[str] = "lease unavailable"
+
+    incumbent: str | None
+    incumbent_fence: int | None
+    retry_after: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Event):
+    """The call found the key taken and waits for it, for `wait` seconds at most. Once a call."""
+
+    message: ClassVar[str] = "waiting for lease"
+
+    incumbent: str | None
+    wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingFailed(Event):
+    """A try of a waiting call failed with an error that a later try may not meet."""
+
+    level: ClassVar[int] = logging.WARNING
+    message: ClassVar[str] = "claim failed, still waiting for lease"
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed(Event):
+    """The server confirmed a renewal, which took `took`; `remaining` is the trust left now."""
+
+    level: ClassVar[int] = logging.DEBUG
+    message: ClassVar[str] = "lease renewed"
+
+    fence: int
+    remaining: float
+    took: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewFailed(Event):
+    """A renewal failed and is tried again while there is trust left: no evidence of anything yet."""
+
+    level: ClassVar[int] = logging.WARNING
+    message: ClassVar[str] = "lease renewal failed, trying again"
+
+    fence: int
+    remaining: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late(Event):
+    """The event loop stood still for `blocked` seconds; `remaining` is the trust left."""
+
+    level: ClassVar[int] = logging.WARNING
+    message: ClassVar[str] = "event loop was blocked while a lease was held"
+
+    fence: int
+    blocked: float
+    remaining: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(Event):
+    """The lease is lost while its body runs."""
+
+    level: ClassVar[int] = logging.ERROR
+    message: ClassVar[str] = "lease lost"
+
+    fence: int
+    reason: LossReason
+    taken_by: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(Event):
+    """The release was confirmed; `held_for` is the time since the claim was sent."""
+
+    message: ClassVar[str] = "lease released"
+
+    fence: int
+    held_for: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseFailed(Event):
+    """The release was not confirmed: the row runs out by itself, or the tenure was over already."""
+
+    level: ClassVar[int] = logging.WARNING
+    message: ClassVar[str] = "lease not released, its ttl will end it"
+
+    fence: int
+    error: str
+
+
+class Observer(Protocol):
+    """Whoever wants to know: anything that can be called with an event."""
+
+    def __call__(self, event: Event, /) -> None:
+        """Take note of the event, quickly: it is called in the event loop."""
+
+
+class Notifier:
+    """Tells the log and the observers; built without observers it costs a level check."""
+
+    __slots__ = ("_observers",)
+
+    def __init__(self, *observers: Observer | None) -> None:
+        self._observers = tuple(observer for observer in observers if observer is not None)
+
+    def __repr__(self) -> str:
+        """Name the observers."""
+        return f"<Notifier {self._observers!r}>"
+
+    def plus(self, observer: Observer | None) -> Notifier:
+        """Return a notifier that tells one more observer."""
+        return self if observer is None else Notifier(*self._observers, observer)
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Tell whether an event of this kind is worth making."""
+        return bool(self._observers) or logger.isEnabledFor(kind.level)
+
+    def tell(self, event: Event) -> None:
+        """Log the event, then call each observer."""
+        if logger.isEnabledFor(event.level):
+            values = {field.name: getattr(event, field.name) for field in fields(event)}
+            said = " ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
+            extra = {f"lease_{name}": value for name, value in values.items()}
+            # The values also in the text: at three in the morning nobody has set up a formatter for `extra`.
+            logger.log(event.level, "%s: %s", event.message, said, extra=extra)
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                extra = {"lease_key": event.key, "lease_observer": repr(observer)}
+                logger.exception("lease observer failed", extra=extra)

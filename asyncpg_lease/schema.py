@@ -1,0 +1,186 @@
+"""The lease table: creating it, verifying its shape, and saying what to run where it is not right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from asyncpg_lease._statements import TableName, bind, quote_name
+from asyncpg_lease.errors import LeaseTableError
+
+if TYPE_CHECKING:
+    from asyncpg_lease._pool import Connection
+
+__all__ = ["create", "explain", "find", "verify"]
+
+_FIND = """
+SELECT to_regclass($1::text)::oid::bigint, (
+    SELECT nspname::text
+    FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE pg_class.oid = to_regclass($1::text)
+)
+"""
+
+_COLUMNS = """
+SELECT attname::text, format_type(atttypid, NULL), attnotnull, pg_get_expr(adbin, adrelid)
+FROM pg_catalog.pg_attribute
+LEFT JOIN pg_catalog.pg_attrdef ON adrelid = attrelid AND adnum = attnum
+WHERE attrelid = $1::bigint::oid AND attnum > 0 AND NOT attisdropped
+"""
+
+_INDEXES = """
+SELECT
+    indexrelid::regclass::text,
+    indisprimary AND indisvalid AND indnatts = 1
+        AND (SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = indrelid AND attnum = indkey[0]) = 'key'
+        AND (SELECT collname FROM pg_catalog.pg_collation WHERE pg_collation.oid = indcollation[0]) = 'C'
+FROM pg_catalog.pg_index
+WHERE indrelid = $1::bigint::oid
+"""
+
+_CHECKS = """
+SELECT pg_get_constraintdef(pg_constraint.oid) FROM pg_catalog.pg_constraint
+WHERE conrelid = $1::bigint::oid AND conname = 'lease_validity' AND convalidated
+"""
+
+_TRAITS = """
+SELECT
+    relkind::text, relpersistence::text, current_user::text,
+    has_table_privilege(pg_class.oid, 'SELECT') AND has_table_privilege(pg_class.oid, 'INSERT')
+        AND has_table_privilege(pg_class.oid, 'UPDATE')
+FROM pg_catalog.pg_class WHERE pg_class.oid = $1::bigint::oid
+"""
+
+# name: type, not null
+_SHAPE = {
+    "key": ("text", True),
+    "holder": ("text", True),
+    "fence": ("bigint", True),
+    "acquired_at": ("timestamp with time zone", True),
+    "expires_at": ("timestamp with time zone", True),
+    "released_at": ("timestamp with time zone", False),
+    "revoked_at": ("timestamp with time zone", False),
+    "completed_tick": ("timestamp with time zone", False),
+}
+
+
+async def find(connection: Connection, name: TableName) -> int | None:
+    """Return the table's oid and settle its schema, or None where there is no such table."""
+    oid: int | None
+    oid, schema = (await connection.fetch(_FIND, name.quoted))[0]
+    if schema is not None:
+        name.resolve(schema)
+    return oid
+
+
+async def create(connection: Connection, name: TableName) -> None:
+    """Create the table, and its schema where one was named, unless it is there.
+
+    Any number of replicas may do so at once. Where the table exists this needs no right to create
+    anything and takes no lock.
+
+    Raises:
+        LeaseTableError: no schema to create it in, or no right to.
+    """
+    if await find(connection, name) is not None:
+        return
+    # READ COMMITTED, so that what a quicker replica committed while we waited for the lock is seen.
+    async with connection.transaction(isolation="read_committed"):
+        # Of this transaction, so a pooler does no harm. IF NOT EXISTS alone lets two at once fail with 23505.
+        await connection.fetch(
+            "SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext($1::text))::text", name.name
+        )
+        if await find(connection, name) is not None:
+            return
+        if name.schema is None:
+            schema = (await connection.fetch("SELECT current_schema()::text"))[0][0]
+            if schema is None:
+                problem = "no schema of the search_path exists, so there is none to create it in: pass schema="
+                raise LeaseTableError(name.quoted, problem)
+        else:
+            schema = name.schema
+            exists = await connection.fetch("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text", schema)
+            if not exists:
+                await connection.execute(f"CREATE SCHEMA {quote_name(schema)}")
+        await connection.execute(bind("table", quote_name(schema, name.name)))
+    name.resolve(schema)
+
+
+async def verify(connection: Connection, name: TableName) -> None:
+    """Check that the table is there, has the shape that the statements need, and may be used.
+
+    More columns are no harm, nor is a greater default of fence.
+
+    Raises:
+        LeaseTableError: with everything that is wrong, and what to run.
+    """
+    oid = await find(connection, name)
+    if oid is None:
+        raise _missing(name)
+    table = name.quoted
+    kind, persistence, user, allowed = (await connection.fetch(_TRAITS, oid))[0]
+    problems = []
+    if kind != "r":
+        problems.append("it is no ordinary table")
+    if persistence != "p":
+        problems.append(f"it is emptied by a crash, and fences with it: ALTER TABLE {table} SET LOGGED")
+    if not allowed:
+        problems.append(f"no right to use it: GRANT SELECT, INSERT, UPDATE ON {table} TO {quote_name(user)}")
+    problems += _wrong_columns(table, await connection.fetch(_COLUMNS, oid))
+    indexes = await connection.fetch(_INDEXES, oid)
+    if not any(fits for _, fits in indexes):
+        problems.append(
+            "key is not the primary key by bytes:"
+            f' ALTER TABLE {table} ALTER key TYPE text COLLATE "C", ADD PRIMARY KEY (key)'
+        )
+    problems += [f"an index too many: DROP INDEX {index}, or its constraint" for index, fits in indexes if not fits]
+    if not await connection.fetch(_CHECKS, oid):
+        problems.append(f"ALTER TABLE {table} ADD CONSTRAINT lease_validity CHECK (expires_at > acquired_at)")
+    if problems:
+        raise LeaseTableError(table, "; ".join(problems))
+
+
+def _wrong_columns(table: str, rows: list[asyncpg.Record]) -> list[str]:
+    found = {name: (kind, not_null, default) for name, kind, not_null, default in rows}
+    problems = []
+    for name, (kind, not_null) in _SHAPE.items():
+        if name not in found:
+            problems.append(f"ALTER TABLE {table} ADD {name} {kind}{' NOT NULL' if not_null else ''}")
+            continue
+        has_kind, has_not_null, _ = found[name]
+        if has_kind != kind:
+            problems.append(f"{name} is {has_kind}: ALTER TABLE {table} ALTER {name} TYPE {kind}")
+        if has_not_null != not_null:
+            problems.append(f"ALTER TABLE {table} ALTER {name} {'SET' if not_null else 'DROP'} NOT NULL")
+    for name, (_, not_null, default) in found.items():
+        if name not in _SHAPE and not_null and default is None:
+            problems.append(f"a column that no claim fills: ALTER TABLE {table} ALTER {quote_name(name)} DROP NOT NULL")
+    return problems
+
+
+def explain(error: BaseException, name: TableName) -> BaseException:
+    """Return what the driver's error means for the table, or the error itself where it is about something else."""
+    table = name.quoted
+    translated: LeaseTableError
+    if isinstance(error, (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)):
+        translated = _missing(name)
+    elif isinstance(error, (asyncpg.UndefinedColumnError, asyncpg.DatatypeMismatchError, asyncpg.WrongObjectTypeError)):
+        translated = LeaseTableError(table, f"it has another shape ({error}): LeaseTable.verify() says what to alter")
+    elif isinstance(error, asyncpg.InsufficientPrivilegeError):
+        schema = "" if name.schema is None else f" and GRANT USAGE ON SCHEMA {quote_name(name.schema)}"
+        translated = LeaseTableError(
+            table, f"{error}: GRANT SELECT, INSERT, UPDATE ON {table}{schema} TO the role that uses the pool"
+        )
+    else:
+        return error
+    translated.__cause__ = error
+    return translated
+
+
+def _missing(name: TableName) -> LeaseTableError:
+    return LeaseTableError(
+        name.quoted,
+        "there is no such table, or this role may not see it: run LeaseTable.create() once at start-up,"
+        " or sql/table.sql in a migration",
+    )

@@ -1,0 +1,65 @@
+-- Claims a key, or tells who has it: $1 key, $2 holder, $3 ttl in seconds.
+--
+-- Invariant: of any number of claims at once exactly one gets the row, and its fence is greater than every
+-- fence the key had before. Who gets nothing writes nothing, locks nothing and waits for nobody (but for an
+-- uncommitted first insert of the same key).
+--   seen   what is there, without a lock
+--   free   the row, locked, if it ran out or is this holder's own live tenure; SKIP LOCKED, because a row
+--          that somebody else has locked is being claimed or guarded: not ours now, and not worth a wait.
+--          FOR UPDATE, because that alone waits for a fenced transaction's FOR KEY SHARE.
+--   taken  the change of hands, or, for one's own live tenure, the join: same fence, never a shorter expiry
+--   floor  where new keys start; the lock makes a prune that raises it wait for this insert
+--   fresh  the first row of a key; without a conflict target, so that no race can raise a unique violation
+-- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
+-- Answers one row: how (fresh, taken_over, joined, unavailable), holder, fence, acquired_at, expires_at and
+-- seconds left, the holder before, the table's schema; or no row, where a race for a new key hid the winner.
+WITH seen AS (
+    SELECT tableoid, holder, fence, acquired_at, expires_at FROM lease WHERE key = $1::text
+), free AS (
+    SELECT key, holder, released_at, released_at IS NULL AND expires_at > clock_timestamp() AS live
+    FROM lease
+    WHERE key = $1::text AND (expires_at <= clock_timestamp() OR (holder = $2::text AND released_at IS NULL))
+    FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE lease AS target SET
+        holder = $2::text,
+        fence = CASE WHEN free.live THEN target.fence ELSE target.fence + 1 END,
+        acquired_at = CASE WHEN free.live THEN least(target.acquired_at, clock_timestamp()) ELSE clock_timestamp() END,
+        expires_at = greatest(CASE WHEN free.live THEN target.expires_at END, clock_timestamp() + make_interval(secs => $3::float8)),
+        released_at = NULL,
+        revoked_at = CASE WHEN free.live THEN target.revoked_at END
+    FROM free
+    WHERE target.key = free.key
+    RETURNING
+        CASE WHEN free.live THEN 'joined' WHEN free.released_at IS NULL THEN 'taken_over' ELSE 'fresh' END AS how,
+        target.tableoid, target.holder, target.fence, target.acquired_at, target.expires_at, free.holder AS before
+), floor AS (
+    SELECT fence FROM lease WHERE key = '' AND NOT EXISTS (SELECT FROM seen) FOR KEY SHARE
+), fresh AS (
+    INSERT INTO lease (key, holder, fence, acquired_at, expires_at)
+    SELECT $1::text, $2::text, coalesce((SELECT fence FROM floor), 0) + 1, clock_timestamp(), clock_timestamp() + make_interval(secs => $3::float8)
+    WHERE NOT EXISTS (SELECT FROM seen)
+    ON CONFLICT DO NOTHING
+    RETURNING tableoid, holder, fence, acquired_at, expires_at
+), result AS (
+    SELECT how, tableoid, holder, fence, acquired_at, expires_at, before FROM taken
+    UNION ALL
+    SELECT 'fresh', tableoid, holder, fence, acquired_at, expires_at, NULL FROM fresh
+    UNION ALL
+    SELECT 'unavailable', tableoid, holder, fence, acquired_at, expires_at, NULL FROM seen
+    WHERE NOT EXISTS (SELECT FROM taken) AND NOT EXISTS (SELECT FROM fresh)
+)
+SELECT
+    how,
+    holder,
+    fence,
+    extract(epoch FROM acquired_at)::float8,
+    extract(epoch FROM expires_at)::float8,
+    extract(epoch FROM expires_at - clock_timestamp())::float8,
+    before,
+    (
+        SELECT nspname::text
+        FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE pg_class.oid = result.tableoid
+    )
+FROM result

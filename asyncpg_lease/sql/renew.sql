@@ -1,0 +1,44 @@
+-- Renews tenures: $1 keys, $2 holders, $3 fences, $4 ttls in seconds, $5 whether other handles may share it.
+--
+-- Invariant: touches a row only where key, holder and fence are the tenure's and it is live: neither
+-- released nor run out. Never inserts, never changes holder or fence, waits for no row lock.
+-- SKIP LOCKED tells lost from locked: a live row of this tenure that could not be locked is busy, to be
+-- tried again; only a row that is not this tenure's any more is lost.
+-- A tenure that several handles may share is never shortened by the one with the shorter ttl. Any other is
+-- set, not extended, so that after a backward step of the server's clock it does not stay far in the future;
+-- acquired_at goes back with such a clock, or the row would break lease_validity.
+-- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, and what the row
+-- says: holder, fence, whether released; all null where there is no row.
+WITH asked AS (
+    SELECT tenure.*
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::float8[], $5::bool[])
+        WITH ORDINALITY AS tenure (key, holder, fence, ttl, shared, ordinal)
+), locked AS (
+    SELECT target.key, asked.ordinal, asked.ttl, asked.shared
+    FROM asked JOIN lease AS target ON target.key = asked.key
+    WHERE target.holder = asked.holder AND target.fence = asked.fence
+        AND target.released_at IS NULL AND target.expires_at > clock_timestamp()
+    FOR NO KEY UPDATE OF target SKIP LOCKED
+), longest AS (
+    SELECT key, max(ttl) AS ttl, bool_or(shared) AS shared FROM locked GROUP BY key
+), renewed AS (
+    UPDATE lease AS target SET
+        acquired_at = least(target.acquired_at, clock_timestamp()),
+        expires_at = greatest(CASE WHEN longest.shared THEN target.expires_at END, clock_timestamp() + make_interval(secs => longest.ttl))
+    FROM longest
+    WHERE target.key = longest.key
+    RETURNING target.key
+)
+SELECT
+    asked.ordinal,
+    CASE
+        WHEN EXISTS (SELECT FROM locked JOIN renewed ON renewed.key = locked.key WHERE locked.ordinal = asked.ordinal) THEN 'renewed'
+        WHEN target.holder = asked.holder AND target.fence = asked.fence
+            AND target.released_at IS NULL AND target.expires_at > clock_timestamp() THEN 'busy'
+        ELSE 'lost'
+    END,
+    target.holder,
+    target.fence,
+    target.released_at IS NOT NULL
+FROM asked LEFT JOIN lease AS target ON target.key = asked.key
+ORDER BY asked.ordinal

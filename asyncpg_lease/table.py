@@ -1,0 +1,179 @@
+"""LeaseTable: the verbs on the pool, and the one place where a driver's error becomes ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import asyncpg
+
+from asyncpg_lease import schema as _schema
+from asyncpg_lease._options import Duration, check_limit, check_name, check_prefix, check_text, fold_duration
+from asyncpg_lease._statements import LeaseInfo, TableName, info_row, key_range
+from asyncpg_lease._store import Store
+from asyncpg_lease.events import Notifier, Observer
+
+if TYPE_CHECKING:
+    from asyncpg_lease._pool import Connection, Pool
+
+__all__ = ["LeaseTable", "store_of"]
+
+DEFAULT_NAME = "lease"
+DEFAULT_POLL = 1.0
+
+QUESTION_LIMIT = 30.0
+"""Seconds that get, leases, create and verify may take."""
+
+
+class LeaseTable:
+    """A table of leases, used through an asyncpg pool.
+
+    Makes no task and no statement until it is used. It holds no connection between statements, so the
+    pool may be as small as one connection. Belongs to the pool's event loop.
+
+    Args:
+        pool: the asyncpg pool.
+        name: the table's name, 1 to 63 UTF-8 bytes; quoted, so any name is safe.
+        schema: its schema; None: the first in the search_path that has it, resolved once by the first
+            statement and kept from then on.
+        poll: seconds between two tries of a waiting acquire, 0.01 to 3600, shortened at random.
+        observer: called with every event of the table's leases, see `asyncpg_lease.events`.
+
+    Raises:
+        TypeError: the pool is none, above all where it is a single connection.
+        ValueError: a name or `poll` out of its range.
+
+    Example:
+        ```python
+        table = LeaseTable(pool, "lease", schema="jobs")
+        await table.create()
+        async with lease(table, "nightly-report") as held: ...
+        ```
+
+    .. versionadded:: 0.1
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        name: str = DEFAULT_NAME,
+        *,
+        schema: str | None = None,
+        poll: Duration = DEFAULT_POLL,
+        observer: Observer | None = None,
+    ) -> None:
+        _check_pool(pool)
+        table = TableName(check_name("name", name), None if schema is None else check_name("schema", schema))
+        self._store = Store(pool, table, fold_duration("poll", poll, 0.01, 3600.0), Notifier(observer))
+
+    def __repr__(self) -> str:
+        """Name the table and its pool."""
+        return f"<LeaseTable {self.name} on {self._store.connections.pool!r}>"
+
+    @property
+    def name(self) -> str:
+        """The table's name as SQL; with its schema as soon as that is known."""
+        return self._store.name.quoted
+
+    async def create(self) -> None:
+        """Create the table, and its schema where one was named, unless it is there.
+
+        All replicas may do so at their start, at once. Where it exists no right to create is needed.
+
+        Raises:
+            LeaseTableError: no right to create it, or no schema to create it in.
+        """
+
+        async def work(connection: Connection) -> None:
+            await _schema.create(connection, self._store.name)
+
+        await self._store.connections.run(work, QUESTION_LIMIT, "create")
+
+    async def verify(self) -> None:
+        """Check that the table exists, has the right shape, and may be used by this role.
+
+        Raises:
+            LeaseTableError: with all that is wrong, and the statements that mend it.
+        """
+
+        async def work(connection: Connection) -> None:
+            await _schema.verify(connection, self._store.name)
+
+        await self._store.connections.run(work, QUESTION_LIMIT, "verify")
+
+    async def get(self, key: str) -> LeaseInfo | None:
+        """Read what the table says of a key; None where it was never claimed.
+
+        What it says may be over by the time it is read: it is for people and dashboards. No decision to
+        work may be based on it.
+
+        Args:
+            key: 1 to 1,024 UTF-8 bytes without NUL.
+
+        Raises:
+            TypeError, ValueError: the key cannot be one.
+            LeaseTableError: there is no such table, or no right to read it.
+        """
+        check_text("key", key)
+        return await self._store.get(key, QUESTION_LIMIT)
+
+    async def leases(self, prefix: str = "", limit: int | None = None) -> list[LeaseInfo]:
+        """List keys, in the order of their bytes, whatever their state.
+
+        Args:
+            prefix: only keys that begin with it; found by the primary key's index.
+            limit: at most so many; None for all.
+
+        Raises:
+            TypeError, ValueError: the prefix cannot be one, or the limit is below 1.
+            LeaseTableError: there is no such table, or no right to read it.
+        """
+        least, end = key_range(check_prefix("prefix", prefix))
+        most = check_limit(limit)
+        rows = await self._store.connections.fetch(
+            self._store.name.statements.list, least, end, most, limit=QUESTION_LIMIT, name="list"
+        )
+        return [info_row(tuple(row)) for row in rows]
+
+    async def aclose(self) -> None:
+        """Wait for the claims, releases and give-backs that are under way.
+
+        Each is bounded, and none is begun again after a failure from now on. Leases that are held are
+        not touched: leave their blocks first. The pool stays open; close it after this.
+        """
+        self._store.claims.closing = True
+        await self._store.connections.tasks.wait()
+
+
+# By identity, since asyncpg's Pool takes no weak reference; a store keeps its pool, so no other pool can
+# have the same identity while the entry is there.
+_stores: WeakValueDictionary[int, Store] = WeakValueDictionary()
+
+
+def store_of(target: Pool | LeaseTable) -> Store:
+    """Return the store of a table, or that of the pool's default table: one per pool.
+
+    Raises:
+        TypeError: the target is neither.
+    """
+    if isinstance(target, LeaseTable):
+        return target._store  # noqa: SLF001 - this module's own
+    _check_pool(target)
+    store = _stores.get(id(target))
+    if store is None:
+        store = Store(target, TableName(DEFAULT_NAME, None), DEFAULT_POLL, Notifier())
+        _stores[id(target)] = store
+    return store
+
+
+def _check_pool(pool: object) -> None:
+    if isinstance(pool, asyncpg.Pool):
+        return
+    if isinstance(pool, (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)):
+        msg = (
+            "a lease needs a pool, not a single connection: heartbeats go on while the job uses its own;"
+            " pass what asyncpg.create_pool() returned"
+        )
+    else:
+        msg = f"a lease needs an asyncpg.Pool or a LeaseTable, not {type(pool).__name__}"
+    raise TypeError(msg)

@@ -1,0 +1,1 @@
+asyncpg_lease/sql
