@@ -1,0 +1,109 @@
+"""The sessions that CI runs: `nox` runs all of them, `nox -s tests -- -k fence` a part of one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5"
+nox.options.error_on_missing_interpreters = True
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+# The slowest comes last, so that pytest's own summary ends the output.
+nox.options.sessions = ["lint", "types", "package", "broken", "tests"]
+
+ROOT = Path(__file__).parent
+PROJECT = nox.project.load_toml("pyproject.toml")
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+RUNS = ROOT / "build" / "runs"
+# No branch of these may go untested: they decide who holds a lease and for how long.
+FULLY_COVERED = ["_heartbeat", "_lease", "_tenure", "table"]
+
+
+def group(name: str) -> list[str]:
+    """Return the requirements of one of pyproject's dependency groups."""
+    return list(nox.project.dependency_groups(PROJECT, name))
+
+
+def install_package(session: nox.Session) -> None:
+    """Build the wheel and install it with every extra, and the group `test` beside it."""
+    session.install(f".[{','.join(EXTRAS)}]", *group("test"))
+
+
+@contextmanager
+def outside_the_checkout() -> Iterator[Path]:
+    """Copy the tests and what they read to a folder from which the checkout cannot be imported."""
+    with tempfile.TemporaryDirectory(prefix="asyncpg-lease-") as folder:
+        copy = Path(folder)
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy2(ROOT / name, copy)
+        for name in ("tests", "docs"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        yield copy
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, formatting and the floors: imports go down only."""
+    session.install(*group("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    # import-linter imports nothing, but it has to find the package.
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of the package, its tests and this file, strictly."""
+    extras = [requirement for extra in EXTRAS.values() for requirement in extra]
+    session.install(*PROJECT["project"]["dependencies"], *extras, *group("types"), *group("test"))
+    session.run("mypy")
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build both archives and check what is in them; try the wheel without and with its extras."""
+    session.install(*group("package"))
+    with tempfile.TemporaryDirectory(prefix="asyncpg-lease-dist-") as folder:
+        session.run("python", "-m", "build", "--outdir", folder, silent=True)
+        session.run("python", "tests/package/archives.py", folder)
+        (wheel,) = Path(folder).glob("*.whl")
+        session.install("--force-reinstall", "--no-deps", str(wheel))
+        session.install(*PROJECT["project"]["dependencies"])
+        session.run("python", "-I", "-W", "error", "tests/package/bare.py")
+
+
+@nox.session
+def broken(session: nox.Session) -> None:
+    """Break the package, one patch at a time: the tests that a patch names must fail."""
+    install_package(session)
+    with outside_the_checkout() as copy, session.chdir(copy):
+        session.run("python", "-m", "tests.broken.run", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the suite on the installed wheel, measure its branches, and end with what ran."""
+    install_package(session)
+    with outside_the_checkout() as copy:
+        with session.chdir(copy):
+            arguments = session.posargs or ["--runs", str(RUNS / "tests.txt")]
+            env = {"ASYNCPG_LEASE_TEST_INSTALLED": "1"}
+            session.run("python", "-m", "coverage", "run", "-m", "pytest", *arguments, env=env)
+        # A part of the suite covers a part of the package: that says nothing.
+        if not session.posargs:
+            check_coverage(session, copy)
+
+
+def check_coverage(session: nox.Session, copy: Path) -> None:
+    """Combine what the processes of a run measured, and fail below the limits."""
+    data = f"--data-file={ROOT / 'build' / '.coverage'}"
+    session.run("coverage", "combine", "--quiet", data, str(copy))
+    fully = ",".join(f"asyncpg_lease/{name}.py" for name in FULLY_COVERED)
+    session.run("coverage", "report", data, f"--include={fully}", "--fail-under=100")
+    session.run("coverage", "report", data, "--fail-under=95")

@@ -1,0 +1,1 @@
+"""The test suite: it runs against the installed package and a real PostgreSQL."""

@@ -1,0 +1,138 @@
+"""Fixtures for every test: a database of its own, pools on it, a faulty network, other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, Protocol
+
+import asyncpg
+import pytest
+from blockbuster import BlockBuster
+
+from asyncpg_lease import LeaseTable
+from asyncpg_lease.cli._server import EmbeddedServer
+from tests.support.bodies import Bodies
+from tests.support.databases import TEST_SETTINGS, Server
+from tests.support.leftovers import close_pool, expect_no_tasks
+from tests.support.observe import Observer, observing
+from tests.support.processes import Spawn, spawning
+from tests.support.proxy import Proxy
+from tests.support.runs import NOTES
+from tests.support.typing import Pool
+
+pytest_plugins = ["pytester", "tests.support.summary"]
+
+
+class MakePool(Protocol):
+    """Makes pools that are closed at the end of the test."""
+
+    async def __call__(self, dsn: str | None = None, /, **options: Any) -> Pool:  # noqa: ANN401
+        """Create a pool on the test's database, or on another DSN; options are asyncpg.create_pool's."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_blocking() -> Iterator[None]:
+    """Make every blocking call of the library's in an event loop an error; the CLI may block."""
+    buster = BlockBuster("asyncpg_lease", excluded_modules=["asyncpg_lease.cli"])
+    for function in buster.functions.values():
+        # asyncpg looks for certificates and passwords in files whenever it connects.
+        function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_arguments")
+    buster.activate()
+    yield
+    buster.deactivate()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Fail a test that leaves one of the library's tasks behind."""
+    request.config.stash[NOTES].note_loop(asyncio.get_running_loop())
+    yield
+    await expect_no_tasks()
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The run's PostgreSQL: ASYNCPG_LEASE_TEST_DSN (may create databases), else an embedded one."""
+    with ExitStack() as stack:
+        if dsn := os.environ.get("ASYNCPG_LEASE_TEST_DSN"):
+            found = Server.at(dsn, "external")
+        else:
+            embedded = stack.enter_context(EmbeddedServer(TEST_SETTINGS))
+            found = Server.at(embedded.dsn, "embedded")
+        request.config.stash[NOTES].servers.add(f"{found.label} {found.major}")
+        yield found
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedServer]:
+    """An embedded server for one test alone, which may stop and restart it; starting it takes a second."""
+    with EmbeddedServer() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def dsn(server: Server) -> Iterator[str]:
+    """The DSN of an empty database that only this test uses."""
+    with server.database() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+async def make_pool(dsn: str) -> AsyncIterator[MakePool]:
+    """Make pools of 1 to 4 connections, unless the options say otherwise."""
+    async with AsyncExitStack() as stack:
+
+        async def make(other_dsn: str | None = None, /, **options: Any) -> Pool:  # noqa: ANN401
+            pool = await asyncpg.create_pool(other_dsn or dsn, **{"min_size": 1, "max_size": 4, **options})
+            stack.push_async_callback(close_pool, pool)
+            return pool
+
+        yield make
+
+
+@pytest.fixture
+async def pool(make_pool: MakePool) -> Pool:
+    """A pool of 1 to 4 connections."""
+    return await make_pool()
+
+
+@pytest.fixture
+async def table(pool: Pool) -> AsyncIterator[LeaseTable]:
+    """The lease table `lease`, created, on `pool`."""
+    table = LeaseTable(pool)
+    await table.create()
+    yield table
+    await table.aclose()
+
+
+@pytest.fixture
+async def observe(dsn: str) -> AsyncIterator[Observer]:
+    """A connection of its own that looks at the table `lease`."""
+    async with observing(dsn) as observer:
+        yield observer
+
+
+@pytest.fixture
+async def proxy(dsn: str, make_pool: MakePool) -> AsyncIterator[Proxy]:  # noqa: ARG001
+    """A proxy to the test's database: `await make_pool(proxy.dsn)`.
+
+    It asks for `make_pool` so that it goes first: a pool whose link is frozen could not be closed.
+    """
+    async with Proxy(dsn) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def spawn() -> AsyncIterator[Spawn]:
+    """Start coroutine functions of a test module in processes of their own."""
+    async with spawning() as spawn:
+        yield spawn
+
+
+@pytest.fixture
+def bodies() -> Bodies:
+    """An empty record of bodies."""
+    return Bodies()

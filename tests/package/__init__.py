@@ -1,0 +1,1 @@
+"""What is shipped, and from where it is tested."""

@@ -1,0 +1,1 @@
+"""Helpers of the test suite: servers, a faulty network, observers, processes."""

@@ -1,0 +1,42 @@
+"""A pytest plugin: the run ends by saying what it ran on and what it left out, for people and for CI.
+
+`--runs FILE` also writes those lines to a file, which CI compares with tests/expected-runs.txt: a server
+that was not there, or a test that began to skip, is then an error and not silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import NOTES, Notes
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--runs FILE`."""
+    parser.addoption("--runs", type=Path, metavar="FILE", help="write what ran and what was skipped to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin with nothing noted."""
+    config.stash[NOTES] = Notes()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the lines and write the file."""
+    lines = [*config.stash[NOTES].lines(), *_skipped(terminalreporter)]
+    terminalreporter.section("what ran")
+    for line in lines:
+        terminalreporter.line(line)
+    path: Path | None = config.getoption("--runs")
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _skipped(reporter: pytest.TerminalReporter) -> Iterator[str]:
+    for report in reporter.getreports("skipped"):
+        _path, _line, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, "")
+        yield f"skipped: {report.nodeid}: {reason.removeprefix('Skipped: ')}"

@@ -1,0 +1,92 @@
+"""The Python blocks of README.md, docs/ and the docstrings run as they stand, on a database of their own.
+
+Blocks of one document run in order and share their names; a block may await at its top level.
+`asyncpg.create_pool()` without arguments finds the database by the usual PG variables, and DATABASE_URL
+holds its DSN. Comments like `<!-- skip: next -->` and `<!-- invisible-code-block: python -->` are sybil's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+from sybil import Sybil
+from sybil.document import PythonDocStringDocument
+from sybil.parsers.markdown import CodeBlockParser, SkipParser
+
+import asyncpg_lease
+from tests.support.blocks import Evaluator, evaluate
+from tests.support.leftovers import close_pool
+from tests.support.typing import Pool
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = [path for path in sorted(Path(asyncpg_lease.__file__).parent.glob("*.py")) if "```python" in path.read_text()]
+# What examples do while they hold a lease.
+JOBS = ["do_work", "write_report"]
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch, dsn: str) -> Iterator[asyncio.Runner]:
+    """An event loop that a document's blocks share; the environment says where their database is."""
+    where = urlsplit(dsn)
+    variables = {
+        "DATABASE_URL": dsn,
+        "PGHOST": where.hostname or "",
+        "PGPORT": str(where.port or 5432),
+        "PGUSER": where.username or "",
+        "PGPASSWORD": where.password or "",
+        "PGDATABASE": where.path.lstrip("/"),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        yield runner
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_document_blocks_run_as_they_stand(path: Path, runner: asyncio.Runner) -> None:
+    """Every Python block of a document runs without an error; README.md has some."""
+    sybil = Sybil(parsers=[CodeBlockParser("python", Evaluator(runner)), SkipParser()])
+    document = sybil.parse(path)
+    document.namespace["__name__"] = "__main__"
+    assert evaluate(document) > 0 or path.name != "README.md"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_docstring_examples_run_as_they_stand(path: Path, runner: asyncio.Runner) -> None:
+    """Every example in a docstring runs, given a pool, the table, and some work to do."""
+    pool = runner.run(_prepare())
+    sybil = Sybil(
+        parsers=[CodeBlockParser("python", Evaluator(runner))], document_types={".py": PythonDocStringDocument}
+    )
+    document = sybil.parse(path)
+    public = {name: getattr(asyncpg_lease, name) for name in asyncpg_lease.__all__}
+    given = {"asyncio": asyncio, "asyncpg": asyncpg, "pool": pool, **dict.fromkeys(JOBS, _do_work), **public}
+    document.namespace.update(given)
+    try:
+        assert evaluate(document) > 0
+    finally:
+        runner.run(close_pool(pool))
+
+
+def test_readme_has_the_test_command_in_one_line() -> None:
+    """CI takes the test command from a marked block: one line, for people to copy."""
+    block = re.search(r"<!-- the test command -->\n+```\w*\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert len(block[1].splitlines()) == 1
+
+
+async def _prepare() -> Pool:
+    pool = await asyncpg.create_pool(min_size=1, max_size=4)
+    await asyncpg_lease.LeaseTable(pool).create()
+    return pool
+
+
+async def _do_work(**_: object) -> None:
+    await asyncio.sleep(0)
