@@ -1,17 +1,21 @@
-"""Claims and releases: each in a task of its own, which ends by itself and leaves nothing claimed behind."""
+"""Claims and releases: jobs that end by themselves and leave nothing claimed behind."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._pool import RETRIED, deliver, fetch_again, may_have_been_done
+from asyncpg_lease._pool import RETRIED, Job, deliver, fetch_again, may_have_been_done
 from asyncpg_lease._statements import ClaimRow, claim_row
 from asyncpg_lease._tasks import load_backend, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
 from asyncpg_lease.errors import LeaseTableError
+from asyncpg_lease.schema import resolve
 
 if TYPE_CHECKING:
     from asyncpg_lease._pool import Connection, Connections
@@ -87,11 +91,18 @@ class Claims:
             msg = f"lease table {self._name} is closed: nothing can be acquired after aclose()"
             raise RuntimeError(msg)
         load_backend()
-        loop = self._connections.check_loop()
-        answer: asyncio.Future[Claim | ClaimRow | None] = loop.create_future()
+        answer: asyncio.Future[Claim | ClaimRow | None] = self._connections.check_loop().create_future()
         attempt = _Attempt(request, answer)
-        task = self._connections.tasks.start(self._run(attempt, limit), f"claim:{request.key}")
-        timer = loop.call_later(limit, self._time_out, attempt, limit)
+        # A claim that was sent may go on after whoever waited has gone: cut off, it could still be granted,
+        # and nobody would know to give it back. Past its ttl it is worth nothing.
+        job = Job(
+            partial(self._run, attempt),
+            partial(self._fail, attempt),
+            limit,
+            extension=request.ttl,
+            on_limit=partial(self._time_out, attempt, limit),
+        )
+        self._connections.submit(job)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -99,17 +110,13 @@ class Claims:
                 # It was granted in the very turn in which this task was cancelled.
                 if claim.began:
                     await wait_shielded([self.release(claim.tenure, request.ttl)], GIVE_BACK_LIMIT)
-            else:
-                if not attempt.sent:
-                    task.cancel()
-                await wait_shielded([task], GIVE_BACK_LIMIT)
+            elif not self._connections.withdraw(job):
+                await wait_shielded(attempt.settling(), GIVE_BACK_LIMIT)
             raise
         except Exception:
-            if attempt.owed and (cancelled := await wait_shielded([task], GIVE_BACK_LIMIT / 2)):
+            if cancelled := await wait_shielded(attempt.settling(), GIVE_BACK_LIMIT / 2):
                 raise cancelled from None
             raise
-        finally:
-            timer.cancel()
 
     def release(self, tenure: Tenure, limit: float, min_hold: float = 0.0) -> asyncio.Future[bool]:
         """Start a release, tried again for at most `limit` seconds where the server is not reached.
@@ -118,48 +125,38 @@ class Claims:
             Whether the tenure was live and is released now; or the last error. Nobody needs to
             wait for it: it goes on by itself.
         """
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_take_note)
-        expiry = _Expiry(tenure.key, tenure.holder, tenure.fence, min_hold, local_time() + limit)
-        self._connections.tasks.start(self._expire(expiry, answer), f"release:{tenure.key}")
-        return answer
+        return self._expire(_Expiry(tenure.key, tenure.holder, tenure.fence, min_hold, local_time() + limit))
 
     def _time_out(self, attempt: _Attempt, limit: float) -> None:
         request = attempt.request
-        what = "the server did not answer" if attempt.sent else "no connection was to be had"
-        msg = f"{what} within {limit:.3f} s to the claim of {request.key!r} by {request.holder!r}"
+        msg = f"the server did not answer within {limit:.3f} s to the claim of {request.key!r} by {request.holder!r}"
         self._connections.fail(attempt.answer, TimeoutError(msg))
 
-    async def _run(self, attempt: _Attempt, limit: float) -> None:
+    def _fail(self, attempt: _Attempt, error: BaseException) -> None:
+        attempt.settle()
+        self._connections.fail(attempt.answer, error)
+
+    async def _run(self, attempt: _Attempt, connection: Connection) -> None:
         """Claim, hand the claim over, and give back what nobody took or heard of."""
-        request = attempt.request
-        owed: _Expiry | None = None
-        try:
-            # Past its ttl after it was sent a claim is worth nothing; until then the statement may go on,
-            # so that what it claimed can be given back.
-            async with self._connections.borrow(limit, request.ttl) as connection:
-                owed = await self._claim_on(connection, attempt)
-                if owed is not None:
-                    # On its own connection a give-back cannot overtake the claim; and another one
-                    # may not be had.
-                    attempt.owed = True
-                    await _expire_on(connection, self._name.statements.release, owed)
-                    owed = None
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-            self._connections.fail(attempt.answer, error)
-            if owed is not None and isinstance(error, asyncio.CancelledError):
-                owed = owed.until_shutdown()
+        owed = await self._claim_on(connection, attempt)
         if owed is not None:
-            answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            answer.add_done_callback(_take_note)
-            await self._expire(owed, answer)
+            try:
+                # On its own connection a give-back cannot overtake the claim; and another one may not be had.
+                await _expire_on(connection, self._name.statements.release, owed)
+            except BaseException as error:  # noqa: BLE001 - tried again
+                if isinstance(error, asyncio.CancelledError):
+                    owed = owed.until_shutdown()
+                self._expire(owed).add_done_callback(attempt.settle)
+                return
+        attempt.settle()
+        if self._name.is_unresolved:
+            await resolve(connection, self._name)
 
     async def _claim_on(self, connection: Connection, attempt: _Attempt) -> _Expiry | None:
         """Claim on this connection; return what has to be given back."""
         request = attempt.request
         contested = 0
         while not attempt.answer.done():
-            attempt.sent = True
             sent_at = local_time()
             sql = self._name.statements.claim
             try:
@@ -187,7 +184,6 @@ class Claims:
         request = attempt.request
         owed = None
         if may_have_been_done(error) and not request.explicit:
-            attempt.owed = True
             owed = _Expiry(request.key, request.holder, None, 0.0, sent_at + request.ttl)
             if isinstance(error, asyncio.CancelledError):
                 owed = owed.until_shutdown()
@@ -201,51 +197,73 @@ class Claims:
         trust = Trust(sent_at=sent_at, ttl=request.ttl, heartbeat=request.heartbeat, grace=request.grace)
         claim = Claim(row, tenure, trust)
         owed = _Expiry(tenure.key, tenure.holder, tenure.fence, 0.0, trust.trusted_until) if claim.began else None
-        attempt.owed = owed is not None
-        if self._name.schema not in (None, row.schema):
+        if not self._name.is_same_table(row.table):
             problem = (
-                f"the search_path of one connection leads to schema {self._name.schema!r}, that of another"
-                f" to {row.schema!r}: two replicas could hold {request.key!r}; pass schema= to LeaseTable"
+                f"the search_path of one connection leads to another table than that of the next: two replicas"
+                f" could hold {request.key!r}; pass schema= to LeaseTable"
             )
             self._connections.fail(attempt.answer, LeaseTableError(str(self._name), problem))
         elif trust.is_over(local_time()):
             msg = f"the claim of {request.key!r} by {request.holder!r} was answered after its own deadline"
             self._connections.fail(attempt.answer, TimeoutError(msg))
         elif deliver(attempt.answer, claim):
-            self._name.resolve(row.schema)
-            attempt.owed = False
             return None
         return owed
 
-    async def _expire(self, expiry: _Expiry, answer: asyncio.Future[bool]) -> None:
-        """Release on whatever connection is to be had, until the server has answered or the time is over."""
-        pause = 0.0
-        last: BaseException
-        while True:
-            try:
-                await asyncio.sleep(pause)
-                async with self._connections.borrow(max(expiry.until - local_time(), MIN_LIMIT)) as connection:
-                    deliver(answer, await _expire_on(connection, self._name.statements.release, expiry))
-                return
-            except asyncio.CancelledError as error:
-                # The loop is being closed, which cancels every task once: little time is left.
-                expiry, last = expiry.until_shutdown(), error
-            except Exception as error:  # noqa: BLE001 - the last one is handed on
-                last = error
-            pause = min(2 * pause, MAX_PAUSE) or FIRST_PAUSE
-            if self.closing or self._connections.pool.is_closing() or local_time() + pause >= expiry.until:
-                self._connections.fail(answer, last)
-                return
+    def _expire(self, expiry: _Expiry) -> asyncio.Future[bool]:
+        """Release on whatever connection is to be had, again until the server has answered or the time is over."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_take_note)
+        self._try_expire(expiry, answer, FIRST_PAUSE)
+        return answer
+
+    def _try_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
+        async def work(connection: Connection) -> None:
+            deliver(answer, await _expire_on(connection, self._name.statements.release, expiry))
+
+        def failed(error: BaseException) -> None:
+            # Cancelled: the loop is being closed, which cancels every worker once; little time is left.
+            left = expiry.until_shutdown() if isinstance(error, asyncio.CancelledError) else expiry
+            done_for = self.closing or self._connections.pool.is_closing()
+            if done_for or local_time() + pause >= left.until:
+                self._connections.fail(answer, error)
+            else:
+                retry = self._retry_expire(left, answer, pause)
+                self._connections.tasks.start(retry, f"release:{expiry.key}")
+
+        self._connections.submit(Job(work, failed, max(expiry.until - local_time(), MIN_LIMIT)))
+
+    async def _retry_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        self._try_expire(expiry, answer, min(2 * pause, MAX_PAUSE))
+        # A task until the answer is there, so that it is waited for where the loop is being closed.
+        await wait_shielded([answer], max(expiry.until - local_time(), MIN_LIMIT))
 
 
-@dataclass(slots=True)
 class _Attempt:
-    """One try of a claim: who waits for it, and how far it got."""
+    """One try of a claim: who waits for it, and whether it has left nothing behind."""
 
-    request: ClaimRequest
-    answer: asyncio.Future[Claim | ClaimRow | None]
-    sent: bool = False
-    owed: bool = False
+    __slots__ = ("_settled", "_waiter", "answer", "request")
+
+    def __init__(self, request: ClaimRequest, answer: asyncio.Future[Claim | ClaimRow | None]) -> None:
+        self.request = request
+        self.answer = answer
+        self._settled = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def settle(self, _: object = None) -> None:
+        """Take note that nothing of it is claimed any more, but what was handed over."""
+        self._settled = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def settling(self) -> list[asyncio.Future[None]]:
+        """Return what to wait for until it is settled."""
+        if self._settled:
+            return []
+        self._waiter = asyncio.get_running_loop().create_future()
+        return [self._waiter]
 
 
 @dataclass(frozen=True, slots=True)

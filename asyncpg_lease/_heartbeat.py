@@ -12,6 +12,7 @@ from asyncpg_lease._tasks import TaskOwner
 from asyncpg_lease.events import Late, Notifier, Renewed, RenewFailed
 
 if TYPE_CHECKING:
+    from asyncpg_lease._claims import Claim
     from asyncpg_lease._renewals import Renewal
     from asyncpg_lease._store import Store
     from asyncpg_lease._tenure import Tenure, Trust
@@ -38,11 +39,9 @@ class OnLoss(Protocol):
 class Heartbeat:
     """The trust in one tenure, and the renewals that keep it up while it is `start`-ed."""
 
-    def __init__(
-        self, store: Store, tenure: Tenure, trust: Trust, *, shared: bool, notifier: Notifier, on_loss: OnLoss
-    ) -> None:
-        self.tenure = tenure
-        self.trust = trust
+    def __init__(self, store: Store, claim: Claim, *, shared: bool, notifier: Notifier, on_loss: OnLoss) -> None:
+        self.tenure = claim.tenure
+        self.trust = claim.trust
         self._store = store
         self._shared = shared
         self._notifier = notifier

@@ -59,8 +59,7 @@ class Lease:
         self._notifier = notifier
         self._heartbeat = Heartbeat(
             store,
-            claim.tenure,
-            claim.trust,
+            claim,
             shared=options.holder is not None,
             notifier=notifier,
             on_loss=self._lose,
@@ -317,7 +316,7 @@ class Lease:
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
-            msg = f"{self!r} belongs to the process that acquired it, {self._process}: a forked child must acquire its own"
+            msg = f"{self!r} belongs to process {self._process}, which acquired it: a forked child must acquire its own"
             raise RuntimeError(msg)
 
     def _check_usable(self) -> None:

@@ -110,7 +110,7 @@ class Options:
     grace: float
 
     @classmethod
-    def fold(
+    def fold(  # noqa: PLR0913 - each is an option of its own
         cls,
         *,
         ttl: Duration,

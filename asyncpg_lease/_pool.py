@@ -1,31 +1,36 @@
-"""Work on a pool's connections: in tasks of their own, with a bound, and back in the pool after each."""
+"""Jobs on a pool's connections: done by tasks of their own, each with a bound."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
-from asyncpg_lease._clock import local_time
 from asyncpg_lease._tasks import TaskOwner, require_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from types import TracebackType
     from typing import TypeAlias
 
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
 
-__all__ = ["RETRIED", "Borrowed", "Connections", "deliver", "fetch_again", "is_passing", "may_have_been_done"]
+__all__ = ["RETRIED", "Connections", "Job", "deliver", "fetch_again", "is_passing", "may_have_been_done"]
 
 T = TypeVar("T")
 
 HAND_BACK_LIMIT = 5.0
 """Seconds for the pool's reset query; past that the connection is closed instead."""
+
+LINGERING_TURNS = 2
+
+JOBS_IN_A_ROW = 10
+"""Jobs on one connection before others who wait for the pool have their turn."""
 
 SERIALIZATION_TRIES = 20
 RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -86,77 +91,99 @@ def is_passing(error: BaseException) -> bool:
     )
 
 
-class Borrowed:
-    """A pool's connection for a bounded time, used as ``async with``.
+class Job:
+    """Work for one connection, within bounds.
 
-    The bound holds whatever the network does: past it the connection is terminated, which ends a
+    The bounds hold whatever the network does: past them the connection is terminated, which ends a
     statement at once. Neither a driver's timeout nor a cancellation does on a frozen link, since both wait
     for the server's part in it.
+
+    Args:
+        work: what to do with the connection.
+        failed: told the error that the work, or the wait for a connection, ended with.
+        limit: seconds for all of it. If it waits still for a connection then, it is not done at all.
+        extension: seconds for which work that has begun may go on after the limit.
+        on_limit: called where the limit is reached while the work is under way.
     """
 
-    __slots__ = ("_connection", "_fuse", "_limit", "_pool", "_statement_limit", "overdue")
+    __slots__ = ("connection", "extension", "failed", "limit", "on_limit", "overdue", "timer", "work")
 
-    def __init__(self, pool: Pool, limit: float, statement_limit: float | None) -> None:
-        self._pool = pool
-        self._limit = limit
-        self._statement_limit = statement_limit
-        self._connection: Connection | None = None
-        self._fuse: asyncio.TimerHandle | None = None
-        self.overdue = False
-
-    async def __aenter__(self) -> Connection:
-        """Take a connection from the pool.
-
-        Raises:
-            TimeoutError: none was to be had within the limit.
-        """
-        until = local_time() + self._limit
-        try:
-            self._connection = connection = await self._pool.acquire(timeout=self._limit)
-        except TimeoutError as error:
-            msg = f"no connection was to be had within {self._limit:.3f} s: {_pool_state(self._pool)}"
-            raise TimeoutError(msg) from error
-        left = max(until - local_time(), 0.0) if self._statement_limit is None else self._statement_limit
-        self._fuse = asyncio.get_running_loop().call_later(left, self._blow, connection)
-        return connection
-
-    def _blow(self, connection: Connection) -> None:
-        self.overdue = True
-        connection.terminate()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        work: Callable[[Connection], Awaitable[None]],
+        failed: Callable[[BaseException], None],
+        limit: float,
+        *,
+        extension: float = 0.0,
+        on_limit: Callable[[], None] | None = None,
     ) -> None:
-        """Give the connection back; a statement that was given up comes out as a TimeoutError."""
-        assert self._fuse is not None  # noqa: S101 - entered
-        assert self._connection is not None  # noqa: S101 - entered
-        self._fuse.cancel()
+        self.work = work
+        self.failed = failed
+        self.limit = limit
+        self.extension = extension
+        self.on_limit = on_limit
+        self.overdue = False
+        self.connection: Connection | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    async def do(self, connection: Connection) -> None:
+        """Do the work; only the cancellation of the task that does it comes out."""
+        self.connection = connection
         try:
-            await self._pool.release(self._connection, timeout=HAND_BACK_LIMIT)
-        except Exception:
-            # The pool has closed the connection. What the statement answered stands all the same.
-            logger.debug("connection not reset, closed instead", exc_info=True)
-        if self.overdue and isinstance(error, Exception):
-            msg = "the server did not answer in time; the statement was given up and its connection terminated"
-            raise TimeoutError(msg) from error
+            await self.work(connection)
+        except asyncio.CancelledError as error:
+            self.failed(error)
+            raise
+        except BaseException as error:  # noqa: BLE001 - told, whatever it is
+            self.failed(self._overdue_error() if self.overdue else error)
+        finally:
+            self.connection = None
+            self.settle()
 
+    def fail(self, error: BaseException) -> None:
+        """End a job that has not begun."""
+        self.settle()
+        self.failed(error)
 
-def _pool_state(pool: Pool) -> str:
-    busy = pool.get_size() - pool.get_idle_size()
-    return f"{busy} of the pool's {pool.get_max_size()} connections are in use"
+    def settle(self) -> None:
+        """Take note that no limit is to be kept any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def reach_limit(self) -> None:
+        """End the work, or let it go on for its extension."""
+        if self.on_limit is not None:
+            self.on_limit()
+        self.timer = asyncio.get_running_loop().call_later(self.extension, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.connection is not None:
+            self.overdue = True
+            self.connection.terminate()
+
+    def _overdue_error(self) -> TimeoutError:
+        return TimeoutError(f"the server did not answer within {self.limit:.3f} s; the statement was given up")
 
 
 class Connections:
-    """A pool, and the owner of the tasks that use it."""
+    """A pool, and the workers that do jobs on its connections.
+
+    A worker takes a connection when there is a job, and gives it back when there is none. A job that comes
+    in the turns of the loop in which another is finished is done on the same connection: between the
+    statements of this library nothing needs the pool's reset query, which costs a round trip.
+    """
 
     def __init__(self, pool: Pool, translate: Callable[[BaseException], BaseException]) -> None:
         self.pool = pool
-        self._translate = translate
         self.tasks = TaskOwner()
+        self._translate = translate
+        self._jobs: deque[Job] = deque()
+        self._workers = 0
+        self._lingering = 0
+        self._queueing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        """Name the pool."""
-        return f"<Connections {self.pool!r}>"
+        return f"<Connections {self.pool!r}, {self._workers} workers, {len(self._jobs)} jobs waiting>"
 
     def check_loop(self) -> asyncio.AbstractEventLoop:
         """Return the running loop where it is the pool's.
@@ -174,43 +201,121 @@ class Connections:
             raise RuntimeError(msg)
         return loop
 
-    def borrow(self, limit: float, statement_limit: float | None = None) -> Borrowed:
-        """Borrow a connection for at most `limit` seconds, the wait for it included.
+    def submit(self, job: Job) -> None:
+        """Have a job done."""
+        job.timer = asyncio.get_running_loop().call_later(job.limit, self._reach_limit, job)
+        self._jobs.append(job)
+        self._staff()
 
-        With a `statement_limit` the wait alone is bound by `limit`, and its use by that many seconds more.
-        """
-        return Borrowed(self.pool, limit, statement_limit)
+    def withdraw(self, job: Job) -> bool:
+        """Take back a job that has not begun; False where it has."""
+        try:
+            self._jobs.remove(job)
+        except ValueError:
+            return False
+        job.settle()
+        self._staff()
+        return True
 
     def fail(self, answer: asyncio.Future[T], error: BaseException) -> None:
         """Give the error, in this library's words where it has any, to whoever waits for the answer."""
         if answer.done():
             return
         if isinstance(error, asyncio.CancelledError):
-            # The task was cancelled from outside, as at the end of asyncio.run: so is who waits for it.
+            # The worker was cancelled from outside, as at the end of asyncio.run: so is who waits for it.
             answer.cancel()
         else:
             answer.set_exception(self._translate(error))
 
-    async def run(self, work: Callable[[Connection], Awaitable[T]], limit: float, name: str) -> T:
-        """Run work on a connection and return its answer at once; the connection goes back meanwhile."""
+    async def run(self, work: Callable[[Connection], Awaitable[T]], limit: float) -> T:
+        """Do work on a connection, within `limit` seconds, and return its answer."""
         answer: asyncio.Future[T] = self.check_loop().create_future()
-        self.tasks.start(self._run(work, limit, answer), name)
-        return await answer
 
-    async def _run(self, work: Callable[[Connection], Awaitable[T]], limit: float, answer: asyncio.Future[T]) -> None:
+        async def answering(connection: Connection) -> None:
+            deliver(answer, await work(connection))
+
+        job = Job(answering, partial(self.fail, answer), limit)
+        self.submit(job)
         try:
-            async with self.borrow(limit) as connection:
-                try:
-                    deliver(answer, await work(connection))
-                except asyncpg.PostgresError as error:
-                    self.fail(answer, error)
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-            self.fail(answer, error)
+            return await answer
+        except asyncio.CancelledError:
+            self.withdraw(job)
+            raise
 
-    async def fetch(self, sql: str, *args: object, limit: float, name: str) -> Sequence[asyncpg.Record]:
-        """Run one statement and return its rows."""
+    async def fetch(self, sql: str, *args: object, limit: float) -> Sequence[asyncpg.Record]:
+        """Run one statement, within `limit` seconds, and return its rows."""
 
         async def work(connection: Connection) -> Sequence[asyncpg.Record]:
             return await connection.fetch(sql, *args)
 
-        return await self.run(work, limit, name)
+        return await self.run(work, limit)
+
+    def _reach_limit(self, job: Job) -> None:
+        if self.withdraw(job):
+            busy = self.pool.get_size() - self.pool.get_idle_size()
+            state = f"{busy} of the pool's {self.pool.get_max_size()} connections are in use"
+            job.failed(TimeoutError(f"no connection was to be had within {job.limit:.3f} s: {state}"))
+        else:
+            job.reach_limit()
+
+    def _staff(self) -> None:
+        """Have as many workers look for work as there are jobs, and none wait for a connection in vain."""
+        ready = len(self._queueing) + self._lingering
+        if len(self._jobs) > ready and self._workers < self.pool.get_max_size():
+            self._workers += 1
+            self._queueing.add(self.tasks.start(self._work(), "worker"))
+        elif len(self._jobs) < len(self._queueing):
+            self._queueing.pop().cancel()
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine of this class runs in a task
+        try:
+            connection = await self.pool.acquire()
+        except BaseException as error:  # noqa: BLE001 - told to the job
+            wanted = task in self._queueing
+            self._queueing.discard(task)
+            self._workers -= 1
+            if wanted and self._jobs:
+                self._jobs.popleft().fail(error)
+            self._staff()
+            return
+        self._queueing.discard(task)
+        try:
+            await self._do_jobs(connection)
+        finally:
+            try:
+                await self._hand_back(connection)
+            finally:
+                self._workers -= 1
+                self._staff()
+
+    async def _do_jobs(self, connection: Connection) -> None:
+        for _ in range(JOBS_IN_A_ROW):
+            await self._linger()
+            if not self._jobs or connection.is_closed():
+                return
+            job = self._jobs.popleft()
+            self._staff()
+            await job.do(connection)
+
+    async def _linger(self) -> None:
+        """Wait for another job, for as many turns as an answer takes to its caller and the next call back."""
+        self._lingering += 1
+        try:
+            for _ in range(LINGERING_TURNS):
+                if self._jobs:
+                    return
+                await asyncio.sleep(0)
+        finally:
+            self._lingering -= 1
+
+    async def _hand_back(self, connection: Connection) -> None:
+        fuse = asyncio.get_running_loop().call_later(HAND_BACK_LIMIT, connection.terminate)
+        try:
+            await self.pool.release(connection)
+        except Exception:
+            # The pool has closed the connection. What the jobs answered stands all the same.
+            logger.debug("connection not reset, closed instead", exc_info=True)
+        finally:
+            fuse.cancel()

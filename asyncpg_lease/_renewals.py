@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._pool import deliver, fetch_again
+from asyncpg_lease._pool import Job, deliver, fetch_again
 from asyncpg_lease._statements import RenewRow, renew_rows
 
 if TYPE_CHECKING:
-    from asyncpg_lease._pool import Connections
+    from asyncpg_lease._pool import Connection, Connections
     from asyncpg_lease._statements import TableName
     from asyncpg_lease._tenure import Tenure
 
@@ -77,32 +78,31 @@ class Renewals:
     def _collect(self) -> None:
         if self._waiting and not self._collecting:
             self._collecting = True
+            batch: list[_Request] = []
             limit = max(request.limit for request in self._waiting)
-            self._connections.tasks.start(self._send(limit), f"renew:{self._name}")
+            self._connections.submit(Job(partial(self._send, batch), partial(self._fail, batch), limit))
 
-    async def _send(self, limit: float) -> None:
-        batch: list[_Request] = []
-        try:
-            async with self._connections.borrow(limit) as connection:
-                batch = self._take()
-                if not batch:
-                    return
-                sent_at = local_time()
-                rows = await fetch_again(
-                    connection,
-                    self._name.statements.renew,
-                    [request.tenure.key for request in batch],
-                    [request.tenure.holder for request in batch],
-                    [request.tenure.fence for request in batch],
-                    [request.ttl for request in batch],
-                    [request.shared for request in batch],
-                )
-                for request, row in zip(batch, renew_rows([tuple(row) for row in rows]), strict=True):
-                    deliver(request.answer, Renewal(row, sent_at))
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-            # Without a connection those fail who waited for it.
-            for request in batch or self._take():
-                self._connections.fail(request.answer, error)
+    async def _send(self, batch: list[_Request], connection: Connection) -> None:
+        batch += self._take()
+        if not batch:
+            return
+        sent_at = local_time()
+        rows = await fetch_again(
+            connection,
+            self._name.statements.renew,
+            [request.tenure.key for request in batch],
+            [request.tenure.holder for request in batch],
+            [str(request.tenure.fence) for request in batch],
+            [repr(request.ttl) for request in batch],
+            [str(request.shared) for request in batch],
+        )
+        for request, row in zip(batch, renew_rows([tuple(row) for row in rows]), strict=True):
+            deliver(request.answer, Renewal(row, sent_at))
+
+    def _fail(self, batch: list[_Request], error: BaseException) -> None:
+        # Without a connection those fail who waited for it.
+        for request in batch or self._take():
+            self._connections.fail(request.answer, error)
 
     def _take(self) -> list[_Request]:
         """Take who still waits, and let the next one to come start a statement of its own."""

@@ -86,7 +86,7 @@ class ClaimRow:
     expires_at: datetime
     expires_in: float
     before: str | None
-    schema: str
+    table: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +130,16 @@ def bind(name: str, table: str) -> str:
 class TableName:
     """The table's name, and its schema once that is known.
 
-    An unqualified name is looked up in the search_path by the first statement, and from its answer on
-    it is qualified: another connection's search_path must not lead to another table.
+    An unqualified name is looked up in the search_path by the first statement, and qualified after it:
+    another connection's search_path must not lead to another table.
     """
 
-    __slots__ = ("name", "schema", "statements")
+    __slots__ = ("name", "oid", "schema", "statements")
 
     def __init__(self, name: str, schema: str | None) -> None:
         self.name = name
         self.schema = schema
+        self.oid: int | None = None
         self.statements = Statements.bound_to(self.quoted)
 
     def __str__(self) -> str:
@@ -149,6 +150,20 @@ class TableName:
         """The name as SQL."""
         return quote_name(self.name) if self.schema is None else quote_name(self.schema, self.name)
 
+    @property
+    def is_unresolved(self) -> bool:
+        """Whether a table of this name was used, and its schema is not known yet."""
+        return self.schema is None and self.oid is not None
+
+    def is_same_table(self, oid: int) -> bool:
+        """Take note of the table that a statement used; tell whether an unqualified name led to another before.
+
+        A qualified name may: the table was dropped and created anew.
+        """
+        if self.oid is None:
+            self.oid = oid
+        return self.schema is not None or self.oid == oid
+
     def resolve(self, schema: str) -> None:
         """Take note of the schema in which the table was found."""
         if self.schema is None:
@@ -158,7 +173,7 @@ class TableName:
 
 def claim_row(row: Sequence[object]) -> ClaimRow:
     """Read a row of claim.sql, by position: a pool may have its own record class."""
-    how, holder, fence, acquired, expires, left, before, schema = row
+    how, holder, fence, acquired, expires, left, before, table = row
     return ClaimRow(
         None if how == "unavailable" else how,  # type: ignore[arg-type]
         holder,  # type: ignore[arg-type]
@@ -167,7 +182,7 @@ def claim_row(row: Sequence[object]) -> ClaimRow:
         _moment(expires),  # type: ignore[arg-type]
         left,  # type: ignore[arg-type]
         before,  # type: ignore[arg-type]
-        schema,  # type: ignore[arg-type]
+        table,  # type: ignore[arg-type]
     )
 
 

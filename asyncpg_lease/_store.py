@@ -37,7 +37,7 @@ class Store:
 
     async def get(self, key: str, limit: float) -> LeaseInfo | None:
         """Read what the table says of a key."""
-        rows = await self.connections.fetch(self.name.statements.get, key, limit=limit, name=f"get:{key}")
+        rows = await self.connections.fetch(self.name.statements.get, key, limit=limit)
         return info_row(tuple(rows[0])) if rows else None
 
     def _explain(self, error: BaseException) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -12,14 +13,16 @@ from asyncpg_lease.errors import LeaseTableError
 if TYPE_CHECKING:
     from asyncpg_lease._pool import Connection
 
-__all__ = ["create", "explain", "find", "verify"]
+__all__ = ["create", "explain", "find", "resolve", "verify"]
 
-_FIND = """
-SELECT to_regclass($1::text)::oid::bigint, (
-    SELECT nspname::text
-    FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
-    WHERE pg_class.oid = to_regclass($1::text)
-)
+logger = logging.getLogger("asyncpg_lease")
+
+_FIND = "SELECT to_regclass($1::text)::oid::bigint"
+
+_SCHEMA_OF = """
+SELECT nspname::text
+FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+WHERE pg_class.oid = $1::bigint::oid
 """
 
 _COLUMNS = """
@@ -65,12 +68,24 @@ _SHAPE = {
 }
 
 
+async def resolve(connection: Connection, name: TableName) -> None:
+    """Settle the schema of a table that an unqualified name led to; where that fails it stays as it was."""
+    try:
+        rows = await connection.fetch(_SCHEMA_OF, name.oid)
+    except Exception:
+        logger.debug("schema of lease table %s not resolved yet", name, exc_info=True)
+        return
+    if rows:
+        name.resolve(rows[0][0])
+        logger.info("lease table %s was found by the search_path", name)
+
+
 async def find(connection: Connection, name: TableName) -> int | None:
     """Return the table's oid and settle its schema, or None where there is no such table."""
-    oid: int | None
-    oid, schema = (await connection.fetch(_FIND, name.quoted))[0]
-    if schema is not None:
-        name.resolve(schema)
+    oid: int | None = (await connection.fetch(_FIND, name.quoted))[0][0]
+    if oid is not None and name.schema is None:
+        name.oid = oid
+        await resolve(connection, name)
     return oid
 
 

@@ -87,7 +87,7 @@ class LeaseTable:
         async def work(connection: Connection) -> None:
             await _schema.create(connection, self._store.name)
 
-        await self._store.connections.run(work, QUESTION_LIMIT, "create")
+        await self._store.connections.run(work, QUESTION_LIMIT)
 
     async def verify(self) -> None:
         """Check that the table exists, has the right shape, and may be used by this role.
@@ -99,7 +99,7 @@ class LeaseTable:
         async def work(connection: Connection) -> None:
             await _schema.verify(connection, self._store.name)
 
-        await self._store.connections.run(work, QUESTION_LIMIT, "verify")
+        await self._store.connections.run(work, QUESTION_LIMIT)
 
     async def get(self, key: str) -> LeaseInfo | None:
         """Read what the table says of a key; None where it was never claimed.
@@ -131,7 +131,7 @@ class LeaseTable:
         least, end = key_range(check_prefix("prefix", prefix))
         most = check_limit(limit)
         rows = await self._store.connections.fetch(
-            self._store.name.statements.list, least, end, most, limit=QUESTION_LIMIT, name="list"
+            self._store.name.statements.list, least, end, most, limit=QUESTION_LIMIT
         )
         return [info_row(tuple(row)) for row in rows]
 

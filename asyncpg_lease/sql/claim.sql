@@ -12,7 +12,7 @@
 --   fresh  the first row of a key; without a conflict target, so that no race can raise a unique violation
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
 -- Answers one row: how (fresh, taken_over, joined, unavailable), holder, fence, acquired_at, expires_at and
--- seconds left, the holder before, the table's schema; or no row, where a race for a new key hid the winner.
+-- seconds left, the holder before, the table's oid; or no row, where a race for a new key hid the winner.
 WITH seen AS (
     SELECT tableoid, holder, fence, acquired_at, expires_at FROM lease WHERE key = $1::text
 ), free AS (
@@ -57,9 +57,5 @@ SELECT
     extract(epoch FROM expires_at)::float8,
     extract(epoch FROM expires_at - clock_timestamp())::float8,
     before,
-    (
-        SELECT nspname::text
-        FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
-        WHERE pg_class.oid = result.tableoid
-    )
+    tableoid::bigint
 FROM result

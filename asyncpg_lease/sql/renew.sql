@@ -7,11 +7,13 @@
 -- A tenure that several handles may share is never shortened by the one with the shorter ttl. Any other is
 -- set, not extended, so that after a backward step of the server's clock it does not stay far in the future;
 -- acquired_at goes back with such a clock, or the row would break lease_validity.
+-- All arrays are of text: a driver may have to ask the server about any other array type first, at the worst
+-- of times, on the new connection of a renewal that is late already.
 -- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, and what the row
 -- says: holder, fence, whether released; all null where there is no row.
 WITH asked AS (
-    SELECT tenure.*
-    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::float8[], $5::bool[])
+    SELECT key, holder, fence::bigint, ttl::float8, shared::bool, ordinal
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
         WITH ORDINALITY AS tenure (key, holder, fence, ttl, shared, ordinal)
 ), locked AS (
     SELECT target.key, asked.ordinal, asked.ttl, asked.shared
