@@ -6,8 +6,8 @@ connection meanwhile, and stops the body when the lease is gone.
 
 from __future__ import annotations
 
-from asyncpg_lease._acquire import LeaseContext, acquire, current_lease, lease, try_acquire
-from asyncpg_lease._lease import Lease
+from asyncpg_lease._acquire import LeaseContext, acquire, lease, try_acquire
+from asyncpg_lease._lease import Lease, current_lease
 from asyncpg_lease._options import Duration, OnLost
 from asyncpg_lease._statements import LeaseInfo
 from asyncpg_lease.errors import (

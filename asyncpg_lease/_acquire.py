@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._claims import ClaimRequest
+from asyncpg_lease._holding import Holding
 from asyncpg_lease._identity import fresh_holder
-from asyncpg_lease._lease import Lease, entered_leases
+from asyncpg_lease._lease import Lease
 from asyncpg_lease._options import Duration, OnLost, Options, check_text
 from asyncpg_lease._waiting import obtain
 from asyncpg_lease.errors import LeaseUnavailableError
@@ -15,10 +16,10 @@ from asyncpg_lease.table import LeaseTable, store_of
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from asyncpg_lease._pool import Pool
+    from asyncpg_lease._driver import Pool
     from asyncpg_lease.events import Observer
 
-__all__ = ["LeaseContext", "acquire", "current_lease", "lease", "try_acquire"]
+__all__ = ["LeaseContext", "acquire", "lease", "try_acquire"]
 
 
 class LeaseContext:
@@ -49,7 +50,7 @@ class LeaseContext:
         )
         notifier = store.notifier.plus(self._observer)
         claim = await obtain(store, request, options.wait, notifier)
-        return Lease(store, claim, options, notifier)
+        return Lease(Holding(store, claim, options, notifier))
 
     async def __aenter__(self) -> Lease:
         """Acquire, then start the heartbeat; raises as `acquire` does."""
@@ -257,25 +258,3 @@ async def try_acquire(  # noqa: PLR0913 - each is an option of its own
         ).obtain()
     except LeaseUnavailableError:
         return None
-
-
-def current_lease(key: str | None = None) -> Lease:
-    """Return the innermost lease whose block this context is in, so that deep code finds its fence.
-
-    Also one that is lost and not left yet: what is written then must carry its fence all the same. Tasks
-    that were started inside the block see it too, until it is left.
-
-    Args:
-        key: only the lease of that key; None: of any.
-
-    Raises:
-        LookupError: there is none.
-
-    .. versionadded:: 0.1
-    """
-    for held in entered_leases.get():
-        if held.is_entered and key in (None, held.key):
-            return held
-    which = "no lease is" if key is None else f"no lease of {key!r} is"
-    msg = f"{which} entered in this context: call this inside its `async with` block"
-    raise LookupError(msg)

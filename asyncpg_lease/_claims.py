@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._pool import RETRIED, Job, deliver, fetch_again, may_have_been_done
+from asyncpg_lease._driver import RETRIED, fetch_again, may_have_been_done
+from asyncpg_lease._jobs import SHUTDOWN_LIMIT, Job, deliver
 from asyncpg_lease._statements import ClaimRow, claim_row
 from asyncpg_lease._tasks import load_backend, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
@@ -18,16 +19,16 @@ from asyncpg_lease.errors import LeaseTableError
 from asyncpg_lease.schema import resolve
 
 if TYPE_CHECKING:
-    from asyncpg_lease._pool import Connection, Connections
+    from asyncpg_lease._driver import Connection
+    from asyncpg_lease._pool import Connections
     from asyncpg_lease._statements import TableName
+
+T = TypeVar("T")
 
 __all__ = ["Claim", "ClaimRequest", "Claims"]
 
 GIVE_BACK_LIMIT = 1.0
 """Seconds for which a cancelled acquire, half for which a failed one, waits for its claim to be given back."""
-
-SHUTDOWN_LIMIT = 2.0
-"""Seconds for giving back once the event loop is being closed."""
 
 CONTESTED_TRIES = 3
 FIRST_PAUSE = 0.05
@@ -68,6 +69,7 @@ class Claims:
         self._connections = connections
         self._name = name
         self.closing = False
+        self._pending: set[asyncio.Future[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<Claims on {self._name}>"
@@ -91,11 +93,13 @@ class Claims:
             msg = f"lease table {self._name} is closed: nothing can be acquired after aclose()"
             raise RuntimeError(msg)
         load_backend()
-        answer: asyncio.Future[Claim | ClaimRow | None] = self._connections.check_loop().create_future()
-        attempt = _Attempt(request, answer)
+        loop = self._connections.check_loop()
+        answer: asyncio.Future[Claim | ClaimRow | None] = loop.create_future()
+        attempt = _Attempt(request, answer, self._note(loop.create_future()))
         # A claim that was sent may go on after whoever waited has gone: cut off, it could still be granted,
         # and nobody would know to give it back. Past its ttl it is worth nothing.
         job = Job(
+            f"the claim of {request.key!r} by {request.holder!r}",
             partial(self._run, attempt),
             partial(self._fail, attempt),
             limit,
@@ -110,11 +114,13 @@ class Claims:
                 # It was granted in the very turn in which this task was cancelled.
                 if claim.began:
                     await wait_shielded([self.release(claim.tenure, request.ttl)], GIVE_BACK_LIMIT)
-            elif not self._connections.withdraw(job):
-                await wait_shielded(attempt.settling(), GIVE_BACK_LIMIT)
+            elif self._connections.withdraw(job):
+                attempt.settle()
+            else:
+                await wait_shielded([attempt.settled], GIVE_BACK_LIMIT)
             raise
         except Exception:
-            if cancelled := await wait_shielded(attempt.settling(), GIVE_BACK_LIMIT / 2):
+            if cancelled := await wait_shielded([attempt.settled], GIVE_BACK_LIMIT / 2):
                 raise cancelled from None
             raise
 
@@ -126,6 +132,23 @@ class Claims:
             wait for it: it goes on by itself.
         """
         return self._expire(_Expiry(tenure.key, tenure.holder, tenure.fence, min_hold, local_time() + limit))
+
+    async def aclose(self) -> None:
+        """Begin nothing any more, and wait for what is still to be settled or released."""
+        self.closing = True
+        if self._pending:
+            await asyncio.wait(set(self._pending))
+
+    def _note(self, pending: asyncio.Future[T]) -> asyncio.Future[T]:
+        """Keep a future for `aclose` to wait for; its error is retrieved, or asyncio would complain about it."""
+        self._pending.add(pending)
+        pending.add_done_callback(self._forget)
+        return pending
+
+    def _forget(self, pending: asyncio.Future[Any]) -> None:
+        self._pending.discard(pending)
+        if not pending.cancelled():
+            pending.exception()
 
     def _time_out(self, attempt: _Attempt, limit: float) -> None:
         request = attempt.request
@@ -143,9 +166,7 @@ class Claims:
             try:
                 # On its own connection a give-back cannot overtake the claim; and another one may not be had.
                 await _expire_on(connection, self._name.statements.release, owed)
-            except BaseException as error:  # noqa: BLE001 - tried again
-                if isinstance(error, asyncio.CancelledError):
-                    owed = owed.until_shutdown()
+            except Exception:  # noqa: BLE001 - tried again, elsewhere
                 self._expire(owed).add_done_callback(attempt.settle)
                 return
         attempt.settle()
@@ -182,13 +203,10 @@ class Claims:
         row is for the same holder to join, or runs out.
         """
         request = attempt.request
-        owed = None
-        if may_have_been_done(error) and not request.explicit:
-            owed = _Expiry(request.key, request.holder, None, 0.0, sent_at + request.ttl)
-            if isinstance(error, asyncio.CancelledError):
-                owed = owed.until_shutdown()
         self._connections.fail(attempt.answer, error)
-        return owed
+        if request.explicit or not may_have_been_done(error):
+            return None
+        return _Expiry(request.key, request.holder, None, 0.0, sent_at + request.ttl)
 
     def _granted(self, row: ClaimRow, sent_at: float, attempt: _Attempt) -> _Expiry | None:
         """Hand the claim over, or return its give-back where it is of no use any more."""
@@ -212,8 +230,7 @@ class Claims:
 
     def _expire(self, expiry: _Expiry) -> asyncio.Future[bool]:
         """Release on whatever connection is to be had, again until the server has answered or the time is over."""
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_take_note)
+        answer: asyncio.Future[bool] = self._note(asyncio.get_running_loop().create_future())
         self._try_expire(expiry, answer, FIRST_PAUSE)
         return answer
 
@@ -222,51 +239,36 @@ class Claims:
             deliver(answer, await _expire_on(connection, self._name.statements.release, expiry))
 
         def failed(error: BaseException) -> None:
-            # Cancelled: the loop is being closed, which cancels every worker once; little time is left.
-            left = expiry.until_shutdown() if isinstance(error, asyncio.CancelledError) else expiry
-            done_for = self.closing or self._connections.pool.is_closing()
-            if done_for or local_time() + pause >= left.until:
+            hopeless = self.closing or expiry.hurried or self._connections.pool.is_closing()
+            if hopeless or local_time() + pause >= expiry.until:
                 self._connections.fail(answer, error)
             else:
-                retry = self._retry_expire(left, answer, pause)
+                retry = self._retry_expire(expiry, answer, pause)
                 self._connections.tasks.start(retry, f"release:{expiry.key}")
 
-        self._connections.submit(Job(work, failed, max(expiry.until - local_time(), MIN_LIMIT)))
+        limit = max(expiry.until - local_time(), MIN_LIMIT)
+        self._connections.submit(Job(f"the release of {expiry.key!r} by {expiry.holder!r}", work, failed, limit))
 
     async def _retry_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         self._try_expire(expiry, answer, min(2 * pause, MAX_PAUSE))
-        # A task until the answer is there, so that it is waited for where the loop is being closed.
-        await wait_shielded([answer], max(expiry.until - local_time(), MIN_LIMIT))
-
-
-class _Attempt:
-    """One try of a claim: who waits for it, and whether it has left nothing behind."""
-
-    __slots__ = ("_settled", "_waiter", "answer", "request")
-
-    def __init__(self, request: ClaimRequest, answer: asyncio.Future[Claim | ClaimRow | None]) -> None:
-        self.request = request
-        self.answer = answer
-        self._settled = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def settle(self, _: object = None) -> None:
-        """Take note that nothing of it is claimed any more, but what was handed over."""
-        self._settled = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def settling(self) -> list[asyncio.Future[None]]:
-        """Return what to wait for until it is settled."""
-        if self._settled:
-            return []
-        self._waiter = asyncio.get_running_loop().create_future()
-        return [self._waiter]
 
 
 @dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One try of a claim: who waits for it, and whether it has left nothing behind."""
+
+    request: ClaimRequest
+    answer: asyncio.Future[Claim | ClaimRow | None]
+    settled: asyncio.Future[None]
+
+    def settle(self, _: object = None) -> None:
+        """Take note that nothing of it is claimed any more, but what was handed over."""
+        deliver(self.settled, None)
+
+
+@dataclass(slots=True)
 class _Expiry:
     """A tenure to be expired, of any fence where that is None, and until when to try."""
 
@@ -275,14 +277,21 @@ class _Expiry:
     fence: int | None
     min_hold: float
     until: float
-
-    def until_shutdown(self) -> _Expiry:
-        return replace(self, until=min(self.until, local_time() + SHUTDOWN_LIMIT))
+    hurried: bool = False
 
 
 async def _expire_on(connection: Connection, sql: str, expiry: _Expiry) -> bool:
-    rows = await fetch_again(connection, sql, expiry.key, expiry.holder, expiry.fence, expiry.min_hold)
-    return bool(rows)
+    args = (expiry.key, expiry.holder, expiry.fence, expiry.min_hold)
+    try:
+        return bool(await fetch_again(connection, sql, *args))
+    except asyncio.CancelledError:
+        # A loop that is being closed cancels every task, once: again, within the little time that is left.
+        expiry.hurried = True
+        fuse = asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT, connection.terminate)
+        try:
+            return bool(await fetch_again(connection, sql, *args))
+        finally:
+            fuse.cancel()
 
 
 def _is_contested(row: ClaimRow | None, holder: str) -> bool:
@@ -292,9 +301,3 @@ def _is_contested(row: ClaimRow | None, holder: str) -> bool:
     row is locked by a renewal of the same holder.
     """
     return row is None or row.expires_in <= 0 or row.holder == holder
-
-
-def _take_note(answer: asyncio.Future[bool]) -> None:
-    """Retrieve the error of a release that nobody waits for, or asyncio complains about it."""
-    if not answer.cancelled():
-        answer.exception()

@@ -1,168 +1,37 @@
-"""Jobs on a pool's connections: done by tasks of their own, each with a bound."""
+"""Jobs on a pool's connections, done by workers: tasks of the table's own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import asyncpg
-
+from asyncpg_lease._jobs import Job, deliver
 from asyncpg_lease._tasks import TaskOwner, require_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from typing import TypeAlias
 
-    Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
-    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    import asyncpg
 
-__all__ = ["RETRIED", "Connections", "Job", "deliver", "fetch_again", "is_passing", "may_have_been_done"]
+    from asyncpg_lease._driver import Connection, Pool
+
+__all__ = ["Connections"]
 
 T = TypeVar("T")
 
 HAND_BACK_LIMIT = 5.0
 """Seconds for the pool's reset query; past that the connection is closed instead."""
 
-LINGERING_TURNS = 2
-
 JOBS_IN_A_ROW = 10
 """Jobs on one connection before others who wait for the pool have their turn."""
 
-SERIALIZATION_TRIES = 20
-RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+LINGERING_TURNS = 2
+"""Turns of the loop from an answer to the caller's next call."""
 
 logger = logging.getLogger("asyncpg_lease")
-
-
-def deliver(answer: asyncio.Future[T], value: T) -> bool:
-    """Give the answer to whoever waits for it; False where nobody does any more."""
-    if answer.done():
-        return False
-    answer.set_result(value)
-    return True
-
-
-def may_have_been_done(error: BaseException) -> bool:
-    """Tell whether the server may have carried out the statement that ended with this error.
-
-    Where the server itself answered with an error it has rolled the statement back. Everything else,
-    a broken link above all, says nothing of what became of it.
-    """
-    answered = isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError)
-    return not answered
-
-
-async def fetch_again(connection: Connection, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-    """Run a statement, again where somebody else's commit made it fail.
-
-    Under READ COMMITTED none of ours does; a default isolation above it lets every contended one.
-
-    Raises:
-        SerializationError: still so after many tries.
-        DeadlockDetectedError: the same.
-    """
-    for attempt in range(SERIALIZATION_TRIES):
-        try:
-            return await connection.fetch(sql, *args)
-        except RETRIED:
-            await asyncio.sleep(random.uniform(0.0, 0.002) * attempt)  # noqa: S311 - jitter
-    return await connection.fetch(sql, *args)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Tell whether the error may be gone at a later try: a lost link, a restart, a failover, no answer."""
-    return isinstance(
-        error,
-        (
-            OSError,  # TimeoutError is one
-            asyncpg.PostgresConnectionError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-            asyncpg.InsufficientResourcesError,
-            asyncpg.OperatorInterventionError,
-            asyncpg.ReadOnlySQLTransactionError,
-            asyncpg.LockNotAvailableError,
-            *RETRIED,
-        ),
-    )
-
-
-class Job:
-    """Work for one connection, within bounds.
-
-    The bounds hold whatever the network does: past them the connection is terminated, which ends a
-    statement at once. Neither a driver's timeout nor a cancellation does on a frozen link, since both wait
-    for the server's part in it.
-
-    Args:
-        work: what to do with the connection.
-        failed: told the error that the work, or the wait for a connection, ended with.
-        limit: seconds for all of it. If it waits still for a connection then, it is not done at all.
-        extension: seconds for which work that has begun may go on after the limit.
-        on_limit: called where the limit is reached while the work is under way.
-    """
-
-    __slots__ = ("connection", "extension", "failed", "limit", "on_limit", "overdue", "timer", "work")
-
-    def __init__(
-        self,
-        work: Callable[[Connection], Awaitable[None]],
-        failed: Callable[[BaseException], None],
-        limit: float,
-        *,
-        extension: float = 0.0,
-        on_limit: Callable[[], None] | None = None,
-    ) -> None:
-        self.work = work
-        self.failed = failed
-        self.limit = limit
-        self.extension = extension
-        self.on_limit = on_limit
-        self.overdue = False
-        self.connection: Connection | None = None
-        self.timer: asyncio.TimerHandle | None = None
-
-    async def do(self, connection: Connection) -> None:
-        """Do the work; only the cancellation of the task that does it comes out."""
-        self.connection = connection
-        try:
-            await self.work(connection)
-        except asyncio.CancelledError as error:
-            self.failed(error)
-            raise
-        except BaseException as error:  # noqa: BLE001 - told, whatever it is
-            self.failed(self._overdue_error() if self.overdue else error)
-        finally:
-            self.connection = None
-            self.settle()
-
-    def fail(self, error: BaseException) -> None:
-        """End a job that has not begun."""
-        self.settle()
-        self.failed(error)
-
-    def settle(self) -> None:
-        """Take note that no limit is to be kept any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-
-    def reach_limit(self) -> None:
-        """End the work, or let it go on for its extension."""
-        if self.on_limit is not None:
-            self.on_limit()
-        self.timer = asyncio.get_running_loop().call_later(self.extension, self._give_up)
-
-    def _give_up(self) -> None:
-        if self.connection is not None:
-            self.overdue = True
-            self.connection.terminate()
-
-    def _overdue_error(self) -> TimeoutError:
-        return TimeoutError(f"the server did not answer within {self.limit:.3f} s; the statement was given up")
 
 
 class Connections:
@@ -189,10 +58,13 @@ class Connections:
         """Return the running loop where it is the pool's.
 
         Raises:
-            RuntimeError: no asyncio loop runs here, or the pool belongs to another one.
+            RuntimeError: no asyncio loop runs here, the pool belongs to another one, or is not ready.
         """
         loop = require_loop()
-        # asyncpg has no public name for it; where it has none at all, its own errors must do.
+        # asyncpg has no public names for these two; where it has none at all, its own errors must do.
+        if not getattr(self.pool, "_initialized", True):
+            msg = f"the pool {self.pool!r} is not initialized: await asyncpg.create_pool(...)"
+            raise RuntimeError(msg)
         if getattr(self.pool, "_loop", loop) is not loop:
             msg = (
                 f"the pool {self.pool!r} belongs to another event loop;"
@@ -201,10 +73,13 @@ class Connections:
             raise RuntimeError(msg)
         return loop
 
-    def submit(self, job: Job) -> None:
-        """Have a job done."""
+    def submit(self, job: Job, *, urgent: bool = False) -> None:
+        """Have a job done, an urgent one before those that wait already."""
         job.timer = asyncio.get_running_loop().call_later(job.limit, self._reach_limit, job)
-        self._jobs.append(job)
+        if urgent:
+            self._jobs.appendleft(job)
+        else:
+            self._jobs.append(job)
         self._staff()
 
     def withdraw(self, job: Job) -> bool:
@@ -227,14 +102,14 @@ class Connections:
         else:
             answer.set_exception(self._translate(error))
 
-    async def run(self, work: Callable[[Connection], Awaitable[T]], limit: float) -> T:
+    async def run(self, what: str, work: Callable[[Connection], Awaitable[T]], limit: float) -> T:
         """Do work on a connection, within `limit` seconds, and return its answer."""
         answer: asyncio.Future[T] = self.check_loop().create_future()
 
         async def answering(connection: Connection) -> None:
             deliver(answer, await work(connection))
 
-        job = Job(answering, partial(self.fail, answer), limit)
+        job = Job(what, answering, partial(self.fail, answer), limit)
         self.submit(job)
         try:
             return await answer
@@ -242,19 +117,19 @@ class Connections:
             self.withdraw(job)
             raise
 
-    async def fetch(self, sql: str, *args: object, limit: float) -> Sequence[asyncpg.Record]:
+    async def fetch(self, what: str, sql: str, *args: object, limit: float) -> Sequence[asyncpg.Record]:
         """Run one statement, within `limit` seconds, and return its rows."""
 
         async def work(connection: Connection) -> Sequence[asyncpg.Record]:
             return await connection.fetch(sql, *args)
 
-        return await self.run(work, limit)
+        return await self.run(what, work, limit)
 
     def _reach_limit(self, job: Job) -> None:
         if self.withdraw(job):
             busy = self.pool.get_size() - self.pool.get_idle_size()
             state = f"{busy} of the pool's {self.pool.get_max_size()} connections are in use"
-            job.failed(TimeoutError(f"no connection was to be had within {job.limit:.3f} s: {state}"))
+            job.failed(TimeoutError(f"no connection for {job.what} within {job.limit:.3f} s: {state}"))
         else:
             job.reach_limit()
 
@@ -271,7 +146,7 @@ class Connections:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine of this class runs in a task
         try:
-            connection = await self.pool.acquire()
+            connection = await self._acquire(task)
         except BaseException as error:  # noqa: BLE001 - told to the job
             wanted = task in self._queueing
             self._queueing.discard(task)
@@ -289,6 +164,17 @@ class Connections:
             finally:
                 self._workers -= 1
                 self._staff()
+
+    async def _acquire(self, task: asyncio.Task[None]) -> Connection:
+        try:
+            return await self.pool.acquire()
+        except asyncio.CancelledError:
+            if task not in self._queueing:
+                raise
+            # A loop that is being closed cancels every task, once; what is to be released must be all the same.
+            for job in tuple(self._jobs):
+                job.hurry(partial(self._reach_limit, job))
+            return await self.pool.acquire()
 
     async def _do_jobs(self, connection: Connection) -> None:
         for _ in range(JOBS_IN_A_ROW):

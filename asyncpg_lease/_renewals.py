@@ -9,11 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._pool import Job, deliver, fetch_again
+from asyncpg_lease._driver import fetch_again
+from asyncpg_lease._jobs import Job, deliver
 from asyncpg_lease._statements import RenewRow, renew_rows
 
 if TYPE_CHECKING:
-    from asyncpg_lease._pool import Connection, Connections
+    from asyncpg_lease._driver import Connection
+    from asyncpg_lease._pool import Connections
     from asyncpg_lease._statements import TableName
     from asyncpg_lease._tenure import Tenure
 
@@ -80,7 +82,9 @@ class Renewals:
             self._collecting = True
             batch: list[_Request] = []
             limit = max(request.limit for request in self._waiting)
-            self._connections.submit(Job(partial(self._send, batch), partial(self._fail, batch), limit))
+            job = Job("a renewal", partial(self._send, batch), partial(self._fail, batch), limit)
+            # Before claims that wait: a late renewal costs a job, a late claim a moment.
+            self._connections.submit(job, urgent=True)
 
     async def _send(self, batch: list[_Request], connection: Connection) -> None:
         batch += self._take()

@@ -11,7 +11,7 @@ from asyncpg_lease._statements import LeaseInfo, TableName, info_row
 from asyncpg_lease.schema import explain
 
 if TYPE_CHECKING:
-    from asyncpg_lease._pool import Pool
+    from asyncpg_lease._driver import Pool
     from asyncpg_lease.events import Notifier
 
 __all__ = ["Store"]
@@ -37,7 +37,7 @@ class Store:
 
     async def get(self, key: str, limit: float) -> LeaseInfo | None:
         """Read what the table says of a key."""
-        rows = await self.connections.fetch(self.name.statements.get, key, limit=limit)
+        rows = await self.connections.fetch(f"the reading of {key!r}", self.name.statements.get, key, limit=limit)
         return info_row(tuple(rows[0])) if rows else None
 
     def _explain(self, error: BaseException) -> BaseException:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from asyncpg_lease._claims import Claim
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._pool import is_passing
+from asyncpg_lease._driver import is_passing
 from asyncpg_lease.errors import LeaseTimeoutError, LeaseUnavailableError
 from asyncpg_lease.events import Acquired, Notifier, Unavailable, Waiting, WaitingFailed
 

@@ -11,7 +11,7 @@ from asyncpg_lease._statements import TableName, bind, quote_name
 from asyncpg_lease.errors import LeaseTableError
 
 if TYPE_CHECKING:
-    from asyncpg_lease._pool import Connection
+    from asyncpg_lease._driver import Connection
 
 __all__ = ["create", "explain", "find", "resolve", "verify"]
 

@@ -14,7 +14,7 @@ from asyncpg_lease._store import Store
 from asyncpg_lease.events import Notifier, Observer
 
 if TYPE_CHECKING:
-    from asyncpg_lease._pool import Connection, Pool
+    from asyncpg_lease._driver import Connection, Pool
 
 __all__ = ["LeaseTable", "store_of"]
 
@@ -87,7 +87,7 @@ class LeaseTable:
         async def work(connection: Connection) -> None:
             await _schema.create(connection, self._store.name)
 
-        await self._store.connections.run(work, QUESTION_LIMIT)
+        await self._store.connections.run("create()", work, QUESTION_LIMIT)
 
     async def verify(self) -> None:
         """Check that the table exists, has the right shape, and may be used by this role.
@@ -99,7 +99,7 @@ class LeaseTable:
         async def work(connection: Connection) -> None:
             await _schema.verify(connection, self._store.name)
 
-        await self._store.connections.run(work, QUESTION_LIMIT)
+        await self._store.connections.run("verify()", work, QUESTION_LIMIT)
 
     async def get(self, key: str) -> LeaseInfo | None:
         """Read what the table says of a key; None where it was never claimed.
@@ -131,7 +131,7 @@ class LeaseTable:
         least, end = key_range(check_prefix("prefix", prefix))
         most = check_limit(limit)
         rows = await self._store.connections.fetch(
-            self._store.name.statements.list, least, end, most, limit=QUESTION_LIMIT
+            "leases()", self._store.name.statements.list, least, end, most, limit=QUESTION_LIMIT
         )
         return [info_row(tuple(row)) for row in rows]
 
@@ -141,7 +141,7 @@ class LeaseTable:
         Each is bounded, and none is begun again after a failure from now on. Leases that are held are
         not touched: leave their blocks first. The pool stays open; close it after this.
         """
-        self._store.claims.closing = True
+        await self._store.claims.aclose()
         await self._store.connections.tasks.wait()
 
 

@@ -1,0 +1,67 @@
+"""The driver's types and errors: what they say of a statement, and when to run it again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+
+__all__ = ["RETRIED", "fetch_again", "is_passing", "may_have_been_done"]
+
+SERIALIZATION_TRIES = 20
+RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+"""What a default isolation above READ COMMITTED makes of somebody else's commit."""
+
+
+def may_have_been_done(error: BaseException) -> bool:
+    """Tell whether the server may have carried out the statement that ended with this error.
+
+    Where the server itself answered with an error it has rolled the statement back. Everything else,
+    a broken link above all, says nothing of what became of it.
+    """
+    answered = isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError)
+    return not answered
+
+
+async def fetch_again(connection: Connection, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+    """Run a statement, again where somebody else's commit made it fail.
+
+    Under READ COMMITTED none of ours does; a default isolation above it lets every contended one.
+
+    Raises:
+        SerializationError: still so after many tries.
+        DeadlockDetectedError: the same.
+    """
+    for attempt in range(SERIALIZATION_TRIES):
+        try:
+            return await connection.fetch(sql, *args)
+        except RETRIED:
+            await asyncio.sleep(random.uniform(0.0, 0.002) * attempt)  # noqa: S311 - jitter
+    return await connection.fetch(sql, *args)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Tell whether the error may be gone at a later try: a lost link, a restart, a failover, no answer."""
+    return isinstance(
+        error,
+        (
+            OSError,  # TimeoutError is one
+            asyncpg.PostgresConnectionError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+            asyncpg.InsufficientResourcesError,
+            asyncpg.OperatorInterventionError,
+            asyncpg.ReadOnlySQLTransactionError,
+            asyncpg.LockNotAvailableError,
+            *RETRIED,
+        ),
+    )

@@ -1,0 +1,211 @@
+"""What goes on behind a Lease: entering, losing and leaving a tenure."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+from typing import TYPE_CHECKING
+
+from asyncpg_lease._body import Body
+from asyncpg_lease._clock import local_time
+from asyncpg_lease._heartbeat import Heartbeat, loss_of
+from asyncpg_lease._release import start_release
+from asyncpg_lease._tasks import wait_shielded
+from asyncpg_lease.errors import LeaseLostError, LossReason
+from asyncpg_lease.events import Lost, Notifier, ReleaseFailed
+
+if TYPE_CHECKING:
+    from asyncpg_lease._claims import Claim
+    from asyncpg_lease._options import Options
+    from asyncpg_lease._store import Store
+
+__all__ = ["Holding", "State"]
+
+RELEASE_LIMIT = 5.0
+"""Seconds for which leaving a block waits for the release; it goes on by itself until the row runs out."""
+
+MIN_LIMIT = 0.1
+BUSY_PAUSE = 0.02
+
+
+class State(enum.Enum):
+    """How far a tenure has come in this program."""
+
+    CLAIMED = "claimed, not entered"
+    ENTERED = "entered"
+    LEFT = "left"
+
+
+class Holding:
+    """One tenure in this program: its trust, its body, its loss, its release."""
+
+    def __init__(self, store: Store, claim: Claim, options: Options, notifier: Notifier) -> None:
+        self.claim = claim
+        self.process = os.getpid()
+        self.state = State.CLAIMED
+        self.lost: LeaseLostError | None = None
+        self.ended = asyncio.Event()
+        self._store = store
+        self._options = options
+        self._notifier = notifier
+        self._heartbeat = Heartbeat(
+            store, claim, shared=options.holder is not None, notifier=notifier, on_loss=self._lose
+        )
+        self._body: Body | None = None
+        self._releasing: asyncio.Future[bool] | None = None
+
+    def __repr__(self) -> str:
+        tenure = self.claim.tenure
+        state = self.state.value if self.lost is None else f"lost: {self.lost.reason}"
+        return f"{tenure.key!r} of {tenure.holder!r}, fence {tenure.fence}, {state}"
+
+    @property
+    def remaining(self) -> float:
+        """Seconds of trust left."""
+        if self.lost is not None or self.state is State.LEFT:
+            return 0.0
+        return self._heartbeat.trust.remaining(local_time())
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the tenure may be relied on now."""
+        return (
+            self.lost is None
+            and self.state is not State.LEFT
+            and self.process == os.getpid()
+            and not self._heartbeat.trust.is_over(local_time())
+        )
+
+    def raise_if_lost(self) -> None:
+        """Raise the loss, also one that no timer could report yet."""
+        self._check_process()
+        self._check_deadline()
+        if self.lost is not None:
+            raise self.lost
+
+    async def verify(self) -> None:
+        """Ask the server whether the tenure is live."""
+        self._check_usable()
+        tenure = self.claim.tenure
+        info = await self._store.get(tenure.key, max(self.remaining, MIN_LIMIT))
+        holder, fence, state = (None, None, None) if info is None else (info.holder, info.fence, info.state)
+        if (holder, fence, state) != (tenure.holder, tenure.fence, "held"):
+            raise self._loss(*loss_of(tenure, holder, fence))
+
+    async def renew(self) -> None:
+        """Renew now, waiting for a row that another session has locked."""
+        self._check_usable()
+        while await self._heartbeat.renew(self.remaining) == "busy":
+            await asyncio.sleep(BUSY_PAUSE)
+            self.raise_if_lost()
+        self.raise_if_lost()
+
+    def enter(self) -> None:
+        """Start the heartbeat; the current task is the body's."""
+        self._check_process()
+        self._store.connections.check_loop()
+        if self.state is not State.CLAIMED:
+            msg = f"lease {self!r}: it can be entered once only, and not after its release; acquire the key again"
+            raise RuntimeError(msg)
+        body = Body()
+        self.raise_if_lost()
+        self._body = body
+        self.state = State.ENTERED
+        self._heartbeat.start()
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave the block, whose body ended with `error`: stop the heartbeat, release, and say what came of it."""
+        if self.process != os.getpid():
+            return
+        body = self._body
+        assert body is not None  # noqa: S101 - entered
+        body.end()
+        self._check_deadline()
+        if isinstance(error, GeneratorExit):
+            # The frame is being closed and may not await: the release goes on without it.
+            body.abandon()
+            self._stop()
+            return
+        cancelled = await self.release()
+        others, pending = await body.settle(delivered=isinstance(error, asyncio.CancelledError))
+        cancelled = cancelled or pending
+        if isinstance(error, asyncio.CancelledError):
+            if others:
+                return
+        elif cancelled is not None and others:
+            raise cancelled
+        elif error is not None:
+            return
+        if self.lost is not None and self._options.on_lost == "cancel":
+            raise self.lost from self.lost.__cause__
+
+    async def release(self) -> asyncio.CancelledError | None:
+        """Stop the heartbeat, then release; return a cancellation that came meanwhile."""
+        if self.process != os.getpid():
+            return None
+        renewal = self._stop()
+        waits: list[asyncio.Future[bool] | asyncio.Task[None]] = [] if renewal is None else [renewal]
+        if self._releasing is not None:
+            waits.append(self._releasing)
+        return await wait_shielded(waits, RELEASE_LIMIT)
+
+    def _stop(self) -> asyncio.Task[None] | None:
+        """End the tenure on this side, and start its release where there is something to release."""
+        renewal = self._heartbeat.stop()
+        if self.state is State.LEFT:
+            return renewal
+        self.state = State.LEFT
+        self.ended.set()
+        if self.lost is None and self.claim.began and self._has_loop():
+            self._releasing = start_release(
+                self._store, self.claim, self._heartbeat.trust, self._options.min_hold, self._notifier
+            )
+        return renewal
+
+    def _has_loop(self) -> bool:
+        """Tell whether a release can be started: not from a frame that is closed after its event loop."""
+        try:
+            self._store.connections.check_loop()
+        except RuntimeError:
+            tenure, problem = self.claim.tenure, "left without its event loop"
+            self._notifier.tell(ReleaseFailed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, error=problem))
+            return False
+        return True
+
+    def _lose(self, reason: LossReason, taken_by: str | None, cause: BaseException | None) -> None:
+        """Take note of a loss, and tell the body; awaits nothing."""
+        self.lost = self._loss(reason, taken_by)
+        self.lost.__cause__ = cause
+        self.ended.set()
+        error = None if cause is None else repr(cause)
+        tenure = self.claim.tenure
+        self._notifier.tell(
+            Lost(
+                key=tenure.key, holder=tenure.holder, fence=tenure.fence, reason=reason, taken_by=taken_by, error=error
+            )
+        )
+        if self._body is not None and self._options.on_lost == "cancel":
+            self._body.cancel(str(self.lost))
+
+    def _loss(self, reason: LossReason, taken_by: str | None) -> LeaseLostError:
+        tenure = self.claim.tenure
+        return LeaseLostError(tenure.key, tenure.holder, tenure.fence, reason, taken_by=taken_by)
+
+    def _check_deadline(self) -> None:
+        """Give up a lease that is past its deadline, where the timer could not do so yet."""
+        if self.state is not State.LEFT:
+            self._heartbeat.check_deadline(local_time())
+
+    def _check_process(self) -> None:
+        if self.process != os.getpid():
+            msg = f"lease {self!r}: it belongs to process {self.process}; a forked child must acquire its own"
+            raise RuntimeError(msg)
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        self._store.connections.check_loop()
+        if self.state is State.LEFT:
+            msg = f"lease {self!r}: it was left or released; acquire the key again"
+            raise RuntimeError(msg)
+        self.raise_if_lost()

@@ -1,0 +1,109 @@
+"""One job for a connection, and its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from asyncpg_lease._driver import Connection
+
+__all__ = ["SHUTDOWN_LIMIT", "Job", "deliver"]
+
+T = TypeVar("T")
+
+SHUTDOWN_LIMIT = 2.0
+"""Seconds for what is still to be done once the event loop is being closed."""
+
+
+def deliver(answer: asyncio.Future[T], value: T) -> bool:
+    """Give the answer to whoever waits for it; False where nobody does any more."""
+    if answer.done():
+        return False
+    answer.set_result(value)
+    return True
+
+
+class Job:
+    """Work for one connection, within bounds.
+
+    The bounds hold whatever the network does: past them the connection is terminated, which ends a
+    statement at once. Neither a driver's timeout nor a cancellation does on a frozen link, since both wait
+    for the server's part in it.
+
+    Args:
+        what: what it is, for messages.
+        work: what to do with the connection.
+        failed: told the error that the work, or the wait for a connection, ended with.
+        limit: seconds for all of it. If it waits still for a connection then, it is not done at all.
+        extension: seconds for which work that has begun may go on after the limit.
+        on_limit: called where the limit is reached while the work is under way.
+    """
+
+    __slots__ = ("connection", "extension", "failed", "limit", "on_limit", "overdue", "timer", "what", "work")
+
+    def __init__(  # noqa: PLR0913 - each is a bound or a callback of its own
+        self,
+        what: str,
+        work: Callable[[Connection], Awaitable[None]],
+        failed: Callable[[BaseException], None],
+        limit: float,
+        *,
+        extension: float = 0.0,
+        on_limit: Callable[[], None] | None = None,
+    ) -> None:
+        self.what = what
+        self.work = work
+        self.failed = failed
+        self.limit = limit
+        self.extension = extension
+        self.on_limit = on_limit
+        self.overdue = False
+        self.connection: Connection | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    async def do(self, connection: Connection) -> None:
+        """Do the work; only the cancellation of the task that does it comes out."""
+        self.connection = connection
+        try:
+            await self.work(connection)
+        except asyncio.CancelledError as error:
+            self.failed(error)
+            raise
+        except BaseException as error:  # noqa: BLE001 - told, whatever it is
+            self.failed(self._overdue_error() if self.overdue else error)
+        finally:
+            self.connection = None
+            self.settle()
+
+    def fail(self, error: BaseException) -> None:
+        """End a job that has not begun."""
+        self.settle()
+        self.failed(error)
+
+    def settle(self) -> None:
+        """Take note that no limit is to be kept any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def hurry(self, on_limit: Callable[[], None]) -> None:
+        """Wait no longer than the closing of a loop may take."""
+        self.settle()
+        self.limit = min(self.limit, SHUTDOWN_LIMIT)
+        self.timer = asyncio.get_running_loop().call_later(self.limit, on_limit)
+
+    def reach_limit(self) -> None:
+        """End the work, or let it go on for its extension."""
+        if self.on_limit is not None:
+            self.on_limit()
+        self.timer = asyncio.get_running_loop().call_later(self.extension, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.connection is not None:
+            self.overdue = True
+            self.connection.terminate()
+
+    def _overdue_error(self) -> TimeoutError:
+        return TimeoutError(f"no answer to {self.what} within {self.limit:.3f} s; the statement was given up")
