@@ -1,0 +1,89 @@
+"""The demo as a whole: a server, a schema, three workers, the story, the verdict."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import asyncpg
+
+from asyncpg_lease import LeaseTable
+from asyncpg_lease.cli._crew import Crew
+from asyncpg_lease.cli._ledger import Ledger
+from asyncpg_lease.cli._narrator import Narrator
+from asyncpg_lease.cli._server import EmbeddedServer
+from asyncpg_lease.cli._story import Story, StoryError
+from asyncpg_lease.cli._verdict import Records, judge
+from asyncpg_lease.cli._worker import KEY, Order
+
+_TTL = 2.0
+_DROP_TIMEOUT = 5.0
+
+
+async def run_demo(dsn: str | None, *, fenced: bool) -> bool:
+    """Run the demo and print it; True where the verdict is green.
+
+    Args:
+        dsn: the server to use, in a temporary schema; None starts an embedded one.
+        fenced: whether the writes check the fence.
+
+    Raises:
+        EmbeddedServerError: the embedded server is missing or does not start.
+        StoryError: something that had to happen did not.
+    """
+    narrator = Narrator()
+    embedded = dsn is None
+    narrator.introduce(KEY, _TTL, embedded=embedded, fenced=fenced)
+    async with AsyncExitStack() as stack:
+        restart = None
+        if dsn is None:
+            server = await stack.enter_async_context(_embedded_server())
+            dsn, restart = server.dsn, server.restart_immediately
+        pool = await stack.enter_async_context(asyncpg.create_pool(dsn, min_size=0, max_size=1))
+        version = await pool.fetchval("SELECT current_setting('server_version')")
+        narrator.act(f"PostgreSQL {version} is there")
+        schema = await stack.enter_async_context(_schema(pool, narrator, dropped=not embedded))
+        ledger = Ledger(pool, schema, fenced=fenced)
+        await ledger.create()
+        await LeaseTable(pool, schema=schema).create()
+        order = Order(name="", dsn=dsn, schema=schema, ttl=_TTL, fenced=fenced)
+        crew = await stack.enter_async_context(Crew(order))
+        story = Story(crew, pool, narrator, restart)
+        await story.run()
+        records = Records(await ledger.attempts(), story.tenures, story.faults)
+    findings = judge(records, story.planned)
+    narrator.conclude(findings)
+    return all(finding.ok for finding in findings)
+
+
+@asynccontextmanager
+async def _embedded_server() -> AsyncIterator[EmbeddedServer]:
+    server = EmbeddedServer()
+    server.launch()
+    try:
+        await asyncio.to_thread(server.wait_ready)
+        yield server
+    finally:
+        # A thread may still be waiting for an answer: the end of the keeper ends that too.
+        await asyncio.to_thread(server.stop)
+
+
+@asynccontextmanager
+async def _schema(pool: asyncpg.Pool, narrator: Narrator, *, dropped: bool) -> AsyncIterator[str]:
+    schema = f"asyncpg_lease_demo_{secrets.token_hex(4)}"
+    try:
+        await pool.execute(f"CREATE SCHEMA {schema}")
+        yield schema
+    finally:
+        if dropped:
+            await _drop(pool, schema)
+            narrator.act(f"the schema {schema} has been dropped")
+
+
+async def _drop(pool: asyncpg.Pool, schema: str) -> None:
+    try:
+        async with asyncio.timeout(_DROP_TIMEOUT):
+            await pool.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        message = f"the schema {schema} could not be dropped ({type(error).__name__}): drop it by hand"
+        raise StoryError(message) from error

@@ -1,0 +1,69 @@
+"""What the demo's workers write to: one row that checks the fence, and a record of every attempt."""
+
+import asyncpg
+
+from asyncpg_lease.cli._verdict import Attempt
+
+_CREATE = """
+CREATE TABLE {schema}.target (
+    last_fence bigint NOT NULL,
+    writes bigint NOT NULL
+);
+INSERT INTO {schema}.target VALUES (0, 0);
+CREATE TABLE {schema}.attempt (
+    worker text NOT NULL,
+    fence bigint NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    position bigint
+);
+"""
+
+# One statement, so that a worker that is stopped in the middle keeps no lock. The position is counted in
+# the row that all writes lock: whatever order the attempts are recorded in, it is that of the commits.
+_WRITE = """
+WITH written AS (
+    UPDATE {schema}.target
+    SET last_fence = $2, writes = writes + 1
+    WHERE {check}
+    RETURNING writes
+)
+INSERT INTO {schema}.attempt (worker, fence, position)
+SELECT $1, $2::bigint, written.writes
+FROM (VALUES (1)) AS always LEFT JOIN written ON true
+RETURNING position IS NOT NULL
+"""
+_READ = "SELECT worker, fence, at, position FROM {schema}.attempt"
+_FENCED = "last_fence <= $2"
+_UNFENCED = "true"
+
+
+class Ledger:
+    """The resource that a lease protects in the demo.
+
+    Args:
+        pool: where it lives.
+        schema: the schema that it has to itself, as an SQL identifier that needs no quotes.
+        fenced: whether a write is refused when one of a higher fence has been accepted.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, schema: str, *, fenced: bool) -> None:
+        self._pool = pool
+        self._schema = schema
+        self._write = _WRITE.format(schema=schema, check=_FENCED if fenced else _UNFENCED)
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self._schema}>"
+
+    async def create(self) -> None:
+        """Create the row and the record of attempts."""
+        await self._pool.execute(_CREATE.format(schema=self._schema))
+
+    async def write(self, worker: str, fence: int) -> bool:
+        """Try to write; True where it was accepted. Either way the attempt is recorded."""
+        accepted: bool = await self._pool.fetchval(self._write, worker, fence)
+        return accepted
+
+    async def attempts(self) -> list[Attempt]:
+        """Read every attempt of every worker."""
+        rows = await self._pool.fetch(_READ.format(schema=self._schema))
+        return [Attempt(*row) for row in rows]

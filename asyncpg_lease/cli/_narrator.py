@@ -1,0 +1,74 @@
+"""What the demo prints: one line for each thing that happens, then the verdict."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from asyncpg_lease.cli._crew import Event
+from asyncpg_lease.cli._verdict import Finding
+
+_WIDTH: Final = 79
+_SILENT = frozenset({"wrote", "ready", "restarted"})
+_PHRASES = {
+    "acquired": "acquired",
+    "released": "released",
+    "lost": "lost its lease ({text}): the job is cancelled",
+    "failed": "write failed ({text})",
+    "logged": "({text})",
+    "ended": "process ended ({text})",
+    "refused": "LATE WRITE REFUSED: its fence is too old",
+}
+
+
+class Narrator:
+    """Prints plain lines of at most 79 columns, each with the time since the start."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def introduce(self, key: str, ttl: float, *, embedded: bool, fenced: bool) -> None:
+        """Say what will happen."""
+        server = "an embedded PostgreSQL" if embedded else "your PostgreSQL"
+        check = "a stale one is refused" if fenced else "NOTHING CHECKS IT"
+        restart = "a restart of the server" if embedded else "no restart, as the server is yours"
+        _print(f"Three worker processes compete for the lease {key!r} (ttl {ttl:g} s) on")
+        _print(f"{server}. Each write has its fence, and {check}.")
+        _print("What is done to the holder: a hand-over, kill -9, a pause past its ttl,")
+        _print(f"{restart}. Then: a verdict from what was recorded.")
+        _print("")
+        _print(f"{'time':>6}  {'who':<8}  {'fence':>5}  {'left':>4}  what")
+
+    def hear(self, event: Event, *, late: bool, writes: int) -> None:
+        """Print what a worker said; `writes` is how many its tenure has made so far."""
+        if event.kind == "renewed":
+            what = f"renewed, {writes} writes so far"
+        elif event.kind == "wrote" and late:
+            what = "LATE WRITE ACCEPTED: nothing checked its fence"
+        elif event.kind in _SILENT:
+            return
+        else:
+            what = _PHRASES[event.kind].format(text=event.text)
+        self._print(event.moment, event.worker, event.fence, event.left, what)
+
+    def act(self, what: str) -> None:
+        """Print something that the demo does, or does to the holder or its server."""
+        _print(f"{time.monotonic() - self._start:6.2f}  --- {what}"[:_WIDTH])
+
+    def conclude(self, findings: Sequence[Finding]) -> None:
+        """Print the verdict."""
+        _print("")
+        _print("Verdict, from what the database and the workers recorded:")
+        for finding in findings:
+            _print(f"  {'ok' if finding.ok else 'FAIL':<4}  {finding.rule:<27}  {finding.detail}"[:_WIDTH])
+        green = all(finding.ok for finding in findings)
+        _print("GREEN: all of it held." if green else "RED: see the lines that say FAIL.")
+
+    def _print(self, moment: float, who: str, fence: int, left: float | None, what: str) -> None:
+        passed = f"{moment - self._start:6.2f}"
+        shown_fence = str(fence or "")
+        shown_left = "" if left is None else f"{left:.1f}"
+        _print(f"{passed}  {who:<8}  {shown_fence:>5}  {shown_left:>4}  {what}"[:_WIDTH])
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 (the output of a command)

@@ -1,0 +1,113 @@
+"""asyncio.run() that ends by Ctrl-C: a real SIGINT to a process in the middle of a claim, a body, an exit."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import asyncpg
+import pytest
+
+from asyncpg_lease import acquire, lease
+from tests.conftest import MakePool
+from tests.support.observe import Observer
+from tests.support.processes import Child, Spawn, emit, receive
+from tests.support.proxy import Proxy
+from tests.support.statements import CLAIM, RELEASE
+
+pytestmark = pytest.mark.usefixtures("table")
+KEY = "interrupted"
+SLOW = 0.4
+
+
+async def work(dsn: str, where: str, in_task: bool) -> None:
+    """Hold a lease in this process; `where` says what is slow."""
+
+    async def job() -> None:
+        if where == "acquire":
+            await acquire(pool, KEY, ttl=60)
+        async with lease(pool, KEY, ttl=60):
+            emit(entered=True)
+            if where == "body":
+                await asyncio.sleep(60)
+            await receive()
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
+        async with lease(pool, "warm-up"):
+            emit(ready=True)
+            await receive()
+        if in_task:
+            background = asyncio.create_task(job())
+            await asyncio.sleep(60)
+            await background
+        await job()
+
+
+async def start(spawn: Spawn, proxy: Proxy, where: str, *, in_task: bool) -> Child:
+    """Start a child and bring it to the point where it goes on by itself."""
+    child = await spawn(work, proxy.dsn, where, in_task)
+    await child.event()
+    await child.send()
+    return child
+
+
+async def interrupt(child: Child, observe: Observer) -> None:
+    """Press Ctrl-C; see the process end by it within five seconds, and the row free within two."""
+    started = time.monotonic()
+    child.signal(signal.SIGINT)
+    await child.wait(within=5)
+    assert child.exit_code in {-signal.SIGINT, 1, 130}
+    await observe.until_free(KEY, within=max(started + 2 - time.monotonic(), 0.05))
+
+
+@pytest.mark.parametrize("in_task", [False, True])
+async def test_ctrl_c_during_a_claim_leaves_no_row(
+    spawn: Spawn, proxy: Proxy, observe: Observer, in_task: bool
+) -> None:
+    """Interrupted between the claim and its answer, in the main task or another, the claim is given back."""
+    child = await spawn(work, proxy.dsn, "acquire", in_task)
+    await child.event()
+    before = proxy.count(CLAIM)
+    proxy.delay_replies = SLOW
+    await child.send()
+    await proxy.wait_for(CLAIM, count=before + 1)
+    await interrupt(child, observe)
+    record = await observe.row(KEY)
+    assert record is not None
+
+
+@pytest.mark.parametrize("in_task", [False, True])
+async def test_ctrl_c_during_the_body_releases(spawn: Spawn, proxy: Proxy, observe: Observer, in_task: bool) -> None:
+    """Interrupted in its body, the lease is released on the way out."""
+    child = await start(spawn, proxy, "body", in_task=in_task)
+    await child.event()
+    proxy.delay_replies = SLOW
+    await interrupt(child, observe)
+
+
+@pytest.mark.parametrize("in_task", [False, True])
+async def test_ctrl_c_during_the_exit_releases(spawn: Spawn, proxy: Proxy, observe: Observer, in_task: bool) -> None:
+    """Interrupted while the release is under way, it goes through."""
+    child = await start(spawn, proxy, "exit", in_task=in_task)
+    await child.event()
+    before = proxy.count(RELEASE)
+    proxy.delay_requests = SLOW
+    await child.send()
+    await proxy.wait_for(RELEASE, count=before + 1)
+    await interrupt(child, observe)
+
+
+async def test_ctrl_c_twice_during_the_body_still_frees_the_row(
+    spawn: Spawn, proxy: Proxy, observe: Observer, make_pool: MakePool
+) -> None:
+    """A second Ctrl-C while the release is on its way does not call it back."""
+    child = await start(spawn, proxy, "body", in_task=False)
+    await child.event()
+    before = proxy.count(RELEASE)
+    child.signal(signal.SIGINT)
+    await proxy.wait_for(RELEASE, count=before + 1)
+    await interrupt(child, observe)
+    pool = await make_pool()
+    async with lease(pool, KEY, wait=1) as held:
+        assert held.fence == 2

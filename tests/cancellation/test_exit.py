@@ -1,0 +1,175 @@
+"""Cancellation while a block is being left: the release goes through, and the cancellation comes out after it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from asyncpg_lease import LeaseTable, acquire, lease
+from asyncpg_lease.events import Released, ReleaseFailed
+from tests.conftest import MakePool
+from tests.support.leasing import Recorder, here, until, warm
+from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+from tests.support.typing import Pool
+
+KEY = "left"
+
+
+class CountingTask(asyncio.Task[None]):
+    """A task that counts how often it is cancelled."""
+
+    cancels = 0
+
+    def cancel(self, msg: object = None) -> bool:
+        """Count, then cancel."""
+        self.cancels += 1
+        return super().cancel(msg)
+
+
+async def slow_pool(make_pool: MakePool, proxy: Proxy) -> Pool:
+    """Return a pool of one connection through the proxy, with its statements prepared."""
+    pool = await make_pool(proxy.dsn, max_size=1)
+    await warm(pool)
+    return pool
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("cancels", [(0.1,), (0.1, 0.2, 0.3), (0.0, 0.01, 0.4)])
+@pytest.mark.parametrize("way", ["delay_replies", "delay_requests"])
+async def test_exit_cancelled_during_the_release_finishes_it_first(
+    make_pool: MakePool, proxy: Proxy, observe: Observer, cancels: tuple[float, ...], way: str
+) -> None:
+    """G1: however often an exit is cancelled, the row is free when CancelledError comes out, and is asked for once."""
+    pool = await slow_pool(make_pool, proxy)
+    leaving = asyncio.Event()
+    seen: list[object] = []
+
+    async def job() -> None:
+        try:
+            async with lease(pool, KEY, ttl=30):
+                setattr(proxy, way, 0.5)
+                leaving.set()
+        except BaseException as error:
+            seen.extend([type(error), here().cancelling(), await observe.is_free(KEY)])
+            raise
+
+    task = asyncio.create_task(job())
+    await leaving.wait()
+    started = time.monotonic()
+    for at in cancels:
+        await asyncio.sleep(max(started + at - time.monotonic(), 0))
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 0.45 < time.monotonic() - started < 1.2
+    assert seen == [asyncio.CancelledError, len(cancels), True]
+    setattr(proxy, way, 0)
+
+
+@asynccontextmanager
+async def moved_on(seconds: float) -> AsyncIterator[anyio.CancelScope]:
+    """Cancel by anyio.move_on_after()."""
+    with anyio.move_on_after(seconds) as scope:
+        yield scope
+
+
+@asynccontextmanager
+async def group_cancelled(seconds: float) -> AsyncIterator[anyio.CancelScope]:
+    """Cancel by a task group's scope."""
+    async with anyio.create_task_group() as group:
+        asyncio.get_running_loop().call_later(seconds, group.cancel_scope.cancel)
+        yield group.cancel_scope
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("cancelled", [moved_on, group_cancelled])
+@pytest.mark.parametrize("body", [10.0, 0.2])
+async def test_exit_in_a_cancelled_anyio_scope_releases_without_a_busy_loop(
+    make_pool: MakePool,
+    proxy: Proxy,
+    observe: Observer,
+    cancelled: Callable[[float], AsyncIterator[anyio.CancelScope]],
+    body: float,
+) -> None:
+    """G6: level cancellation keeps off the release, whether it came in the body or in the exit."""
+    pool = await slow_pool(make_pool, proxy)
+
+    async def job() -> None:
+        async with cancelled(0.3) as scope:  # type: ignore[attr-defined]
+            async with lease(pool, KEY, ttl=30):
+                proxy.delay_replies = 0.2
+                await asyncio.sleep(body)
+            assert await observe.is_free(KEY)
+        assert scope.cancel_called
+
+    task = CountingTask(job())
+    started = time.monotonic()
+    await task
+    assert time.monotonic() - started < 1
+    assert await observe.is_free(KEY)
+    assert task.cancels < 20
+    proxy.delay_replies = 0
+    await until(lambda: pool.get_idle_size() == pool.get_size(), within=1)
+
+
+@pytest.mark.usefixtures("table")
+async def test_exit_on_a_frozen_link_is_bounded_and_says_that_the_row_stays(
+    make_pool: MakePool, proxy: Proxy
+) -> None:
+    """A release that is not answered holds the exit up until the row has run out by itself, and is a warning."""
+    pool = await slow_pool(make_pool, proxy)
+    told = Recorder()
+    async with lease(pool, KEY, ttl=1, observer=told):
+        proxy.freeze()
+        started = time.monotonic()
+    assert time.monotonic() - started < 1.5
+    await until(lambda: told.of(ReleaseFailed), within=3)
+    assert not told.of(Released)
+    proxy.thaw()
+
+
+@pytest.mark.usefixtures("table")
+async def test_exit_waits_for_a_silent_server_five_seconds_at_most(make_pool: MakePool, proxy: Proxy) -> None:
+    """A long ttl does not make the exit long."""
+    pool = await slow_pool(make_pool, proxy)
+    async with lease(pool, KEY, ttl=600):
+        proxy.freeze()
+        started = time.monotonic()
+    assert 4.5 < time.monotonic() - started < 6
+    proxy.thaw()
+
+
+async def test_release_cancelled_during_the_statement_finishes_it_first(
+    make_pool: MakePool, proxy: Proxy, table: LeaseTable, observe: Observer
+) -> None:
+    """release() by hand is shielded as the block's end is, and raises the cancellation afterwards."""
+    assert table.name
+    pool = await slow_pool(make_pool, proxy)
+    held = await acquire(pool, KEY, ttl=30)
+    proxy.delay_requests = 0.3
+    task = asyncio.create_task(held.release())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await observe.is_free(KEY)
+    proxy.delay_requests = 0
+
+
+async def test_exit_cancelled_by_the_body_itself_comes_out_cancelled(table: LeaseTable, observe: Observer) -> None:
+    """A body that cancels its own task at its last line gets the cancellation out of the exit."""
+
+    async def job() -> None:
+        async with lease(table, KEY):
+            here().cancel()
+
+    task = asyncio.create_task(job())
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert await observe.is_free(KEY)

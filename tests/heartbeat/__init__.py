@@ -1,0 +1,1 @@
+"""Tests of what keeps a lease, and of what gives it up in time."""

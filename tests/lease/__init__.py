@@ -1,0 +1,1 @@
+"""Tests of lease(), acquire() and the Lease: entering, losing, leaving."""

@@ -1,0 +1,69 @@
+"""What tests of leases share: an observer that keeps what it is told, warm connections, bounded polls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from asyncpg_lease import Event, LeaseTable, acquire
+from tests.support.typing import Pool
+
+E = TypeVar("E", bound=Event)
+
+
+class Recorder:
+    """An observer that keeps every event in the order it was told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event, /) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def until(condition: Callable[[], object], *, within: float = 5) -> None:
+    """Wait until a condition is true.
+
+    Raises:
+        TimeoutError: If it is not after `within` seconds.
+    """
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def warm(target: Pool | LeaseTable) -> None:
+    """Run claim and release once, so that the next ones are one round trip each; the connection is back after it."""
+    held = await acquire(target, "warm-up")
+    await held.release()
+    await asyncio.sleep(0.05)
+
+
+async def spin(turns: int) -> None:
+    """Let the event loop take so many turns."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def here() -> asyncio.Task[object]:
+    """Return the running task."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def assert_child_is_fine(pid: int) -> None:
+    """Reap a forked child and see that it ended with exit code 0."""
+    _pid, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+needs_fork = sys.platform == "win32"
