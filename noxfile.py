@@ -87,6 +87,13 @@ def broken(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what a lease costs; arguments are those of bench/run.py."""
+    install_package(session)
+    session.run("python", "bench/run.py", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the suite on the installed wheel, measure its branches, and end with what ran."""
     install_package(session)

@@ -7,7 +7,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import RETRIED, fetch_again, may_have_been_done
@@ -36,8 +36,7 @@ MAX_PAUSE = 1.0
 MIN_LIMIT = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
+class ClaimRequest(NamedTuple):
     """What is asked for; `explicit` where the holder is the user's own name for it."""
 
     key: str
@@ -48,8 +47,7 @@ class ClaimRequest:
     grace: float
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A claim that was granted, and the trust that it begins with."""
 
     row: ClaimRow
@@ -255,8 +253,7 @@ class Claims:
         self._try_expire(expiry, answer, min(2 * pause, MAX_PAUSE))
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(NamedTuple):
     """One try of a claim: who waits for it, and whether it has left nothing behind."""
 
     request: ClaimRequest

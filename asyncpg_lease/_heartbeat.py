@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakKeyDictionary
@@ -42,6 +43,7 @@ class Heartbeat:
     def __init__(self, store: Store, claim: Claim, *, shared: bool, notifier: Notifier, on_loss: OnLoss) -> None:
         self.tenure = claim.tenure
         self.trust = claim.trust
+        self.expires_at = claim.row.expires_at
         self._store = store
         self._shared = shared
         self._notifier = notifier
@@ -148,6 +150,7 @@ class Heartbeat:
         elif renewal.row.outcome == "renewed":
             now = local_time()
             self.trust = self.trust.renewed(renewal.sent_at)
+            self.expires_at = renewal.row.expires_at or self.expires_at
             self._error = None
             self._lag_before = self._keeper.lag_until(now)
             if self._notifier.wants(Renewed):
@@ -186,6 +189,7 @@ class _Keeper:
         self._kept: set[Heartbeat] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._expected = 0.0
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"<_Keeper of {len(self._kept)} leases>"
@@ -217,6 +221,9 @@ class _Keeper:
 
     def _tick(self) -> None:
         self._timer = None
+        if self._process != os.getpid():
+            # A forked child goes on with the loop: what is kept is its parent's.
+            return
         now = local_time()
         blocked = max(now - self._expected, 0.0)
         self._lag += blocked

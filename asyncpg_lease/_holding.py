@@ -16,6 +16,8 @@ from asyncpg_lease.errors import LeaseLostError, LossReason
 from asyncpg_lease.events import Lost, Notifier, ReleaseFailed
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from asyncpg_lease._claims import Claim
     from asyncpg_lease._options import Options
     from asyncpg_lease._store import Store
@@ -66,6 +68,11 @@ class Holding:
         if self.lost is not None or self.state is State.LEFT:
             return 0.0
         return self._heartbeat.trust.remaining(local_time())
+
+    @property
+    def expires_at(self) -> datetime:
+        """When the row runs out, as the server last said."""
+        return self._heartbeat.expires_at
 
     @property
     def is_held(self) -> bool:

@@ -88,6 +88,12 @@ class Job:
         if self.timer is not None:
             self.timer.cancel()
 
+    def tighten(self, limit: float) -> None:
+        """Bound what is left of the work, which is under way, by another limit."""
+        self.settle()
+        self.limit = limit
+        self.timer = asyncio.get_running_loop().call_later(limit, self.reach_limit)
+
     def hurry(self, on_limit: Callable[[], None]) -> None:
         """Wait no longer than the closing of a loop may take."""
         self.settle()

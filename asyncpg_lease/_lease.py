@@ -71,11 +71,8 @@ class Lease:
 
     @property
     def expires_at(self) -> datetime:
-        """When the row would run out by the claim alone, by the server's clock, aware UTC.
-
-        Each renewal moves the row's own; `LeaseTable.get` reads that.
-        """
-        return self._holding.claim.row.expires_at
+        """When the row runs out, by the server's clock, aware UTC; as of the last renewal that was heard of."""
+        return self._holding.expires_at
 
     @property
     def joined(self) -> bool:

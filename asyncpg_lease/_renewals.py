@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import fetch_again
@@ -24,16 +23,14 @@ __all__ = ["Renewal", "Renewals"]
 MAX_BATCH = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(NamedTuple):
     """What the server said of one tenure, and when it was asked (`local_time`)."""
 
     row: RenewRow
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     tenure: Tenure
     ttl: float
     shared: bool
@@ -81,15 +78,20 @@ class Renewals:
         if self._waiting and not self._collecting:
             self._collecting = True
             batch: list[_Request] = []
-            limit = max(request.limit for request in self._waiting)
-            job = Job("a renewal", partial(self._send, batch), partial(self._fail, batch), limit)
+
+            async def send(connection: Connection) -> None:
+                batch.extend(self._take())
+                if batch:
+                    job.tighten(max(request.limit for request in batch))
+                    await self._send(batch, connection)
+
+            # Who gives up waiting asks again, and must not lose this place in the pool's queue by that.
+            limit = 2 * max(request.limit for request in self._waiting)
+            job = Job("a renewal", send, partial(self._fail, batch), limit)
             # Before claims that wait: a late renewal costs a job, a late claim a moment.
             self._connections.submit(job, urgent=True)
 
     async def _send(self, batch: list[_Request], connection: Connection) -> None:
-        batch += self._take()
-        if not batch:
-            return
         sent_at = local_time()
         rows = await fetch_again(
             connection,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pkgutil import get_data
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,8 +75,7 @@ class LeaseInfo:
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRow:
+class ClaimRow(NamedTuple):
     """The answer of claim.sql; `how` is None where somebody else holds the key."""
 
     how: How | None
@@ -89,18 +88,16 @@ class ClaimRow:
     table: int
 
 
-@dataclass(frozen=True, slots=True)
-class RenewRow:
-    """The answer of renew.sql for one tenure; holder and fence are the row's, None where there is none."""
+class RenewRow(NamedTuple):
+    """The answer of renew.sql for one tenure; None is what there is not: a row, or a new expiry."""
 
     outcome: Literal["renewed", "busy", "lost"]
     holder: str | None
     fence: int | None
-    released: bool
+    expires_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Statements:
+class Statements(NamedTuple):
     """The texts of one table's statements."""
 
     claim: str
@@ -112,7 +109,7 @@ class Statements:
     @classmethod
     def bound_to(cls, table: str) -> Statements:
         """Bind every statement to a quoted table name."""
-        return cls(**{name: bind(name, table) for name in cls.__slots__})
+        return cls(**{name: bind(name, table) for name in cls._fields})
 
 
 def quote_name(*parts: str) -> str:
@@ -194,7 +191,10 @@ def info_row(row: Sequence[object]) -> LeaseInfo:
 
 def renew_rows(rows: Sequence[Sequence[object]]) -> list[RenewRow]:
     """Read the rows of renew.sql, which come in the order asked."""
-    return [RenewRow(*row[1:]) for row in rows]  # type: ignore[arg-type]
+    return [
+        RenewRow(outcome, holder, fence, None if expires is None else _moment(expires))  # type: ignore[arg-type]
+        for _, outcome, holder, fence, expires in rows
+    ]
 
 
 def key_range(prefix: str) -> tuple[str, str | None]:

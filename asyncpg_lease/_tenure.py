@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 __all__ = ["Tenure", "Trust"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tenure:
+class Tenure(NamedTuple):
     """One holding of a key, from claim to release or loss: what every statement on it is scoped by."""
 
     key: str
@@ -16,8 +15,7 @@ class Tenure:
     fence: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
+class Trust(NamedTuple):
     """How long one tenure may be believed in without hearing from the server again.
 
     The server reckons the ttl from when it runs a statement, the client from before it sent it; so the
@@ -80,4 +78,4 @@ class Trust:
 
     def renewed(self, sent_at: float) -> Trust:
         """Return the trust after a renewal; an answer that overtook a newer one changes nothing."""
-        return self if sent_at <= self.sent_at else replace(self, sent_at=sent_at)
+        return self if sent_at <= self.sent_at else self._replace(sent_at=sent_at)

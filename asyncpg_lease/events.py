@@ -7,7 +7,7 @@ is called in the event loop, so it must be quick; one that raises is logged and 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = [
 logger = logging.getLogger("asyncpg_lease")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Event:
     """Base of all events; durations are seconds.
 
@@ -47,8 +47,19 @@ class Event:
     key: str
     holder: str
 
+    # Once for all kinds: generated ones would be half of what importing this library costs.
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({said})"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Acquired(Event):
     """A claim was granted. `how`: fresh, taken_over (from `before`) or joined; `waited` since the call."""
 
@@ -60,7 +71,7 @@ class Acquired(Event):
     before: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Unavailable(Event):
     """A claim found an incumbent (None where a race hid it), whose row has `retry_after` seconds left."""
 
@@ -72,7 +83,7 @@ class Unavailable(Event):
     retry_after: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Waiting(Event):
     """The call found the key taken and waits for it, for `wait` seconds at most. Once a call."""
 
@@ -82,7 +93,7 @@ class Waiting(Event):
     wait: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WaitingFailed(Event):
     """A try of a waiting call failed with an error that a later try may not meet."""
 
@@ -92,7 +103,7 @@ class WaitingFailed(Event):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Renewed(Event):
     """The server confirmed a renewal, which took `took`; `remaining` is the trust left now."""
 
@@ -104,7 +115,7 @@ class Renewed(Event):
     took: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RenewFailed(Event):
     """A renewal failed and is tried again while there is trust left: no evidence of anything yet."""
 
@@ -116,7 +127,7 @@ class RenewFailed(Event):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Late(Event):
     """The event loop stood still for `blocked` seconds; `remaining` is the trust left."""
 
@@ -128,7 +139,7 @@ class Late(Event):
     remaining: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lost(Event):
     """The lease is lost while its body runs."""
 
@@ -141,7 +152,7 @@ class Lost(Event):
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Released(Event):
     """The release was confirmed; `held_for` is the time since the claim was sent."""
 
@@ -151,7 +162,7 @@ class Released(Event):
     held_for: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReleaseFailed(Event):
     """The release was not confirmed: the row runs out by itself, or the tenure was over already."""
 
@@ -192,7 +203,7 @@ class Notifier:
     def tell(self, event: Event) -> None:
         """Log the event, then call each observer."""
         if logger.isEnabledFor(event.level):
-            values = {field.name: getattr(event, field.name) for field in fields(event)}
+            values = vars(event)
             said = " ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
             extra = {f"lease_{name}": value for name, value in values.items()}
             # The values also in the text: at three in the morning nobody has set up a formatter for `extra`.

@@ -9,8 +9,8 @@
 -- acquired_at goes back with such a clock, or the row would break lease_validity.
 -- All arrays are of text: a driver may have to ask the server about any other array type first, at the worst
 -- of times, on the new connection of a renewal that is late already.
--- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, and what the row
--- says: holder, fence, whether released; all null where there is no row.
+-- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, the row's holder
+-- and fence (null where there is no row), and the new expires_at of a renewed one.
 WITH asked AS (
     SELECT key, holder, fence::bigint, ttl::float8, shared::bool, ordinal
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
@@ -29,18 +29,20 @@ WITH asked AS (
         expires_at = greatest(CASE WHEN longest.shared THEN target.expires_at END, clock_timestamp() + make_interval(secs => longest.ttl))
     FROM longest
     WHERE target.key = longest.key
-    RETURNING target.key
+    RETURNING target.key, target.expires_at
 )
 SELECT
     asked.ordinal,
     CASE
-        WHEN EXISTS (SELECT FROM locked JOIN renewed ON renewed.key = locked.key WHERE locked.ordinal = asked.ordinal) THEN 'renewed'
+        WHEN asked.ordinal IN (SELECT locked.ordinal FROM locked) AND renewed.key IS NOT NULL THEN 'renewed'
         WHEN target.holder = asked.holder AND target.fence = asked.fence
             AND target.released_at IS NULL AND target.expires_at > clock_timestamp() THEN 'busy'
         ELSE 'lost'
     END,
     target.holder,
     target.fence,
-    target.released_at IS NOT NULL
-FROM asked LEFT JOIN lease AS target ON target.key = asked.key
+    extract(epoch FROM renewed.expires_at)::float8
+FROM asked
+LEFT JOIN lease AS target ON target.key = asked.key
+LEFT JOIN renewed ON renewed.key = asked.key
 ORDER BY asked.ordinal

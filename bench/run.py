@@ -1,0 +1,166 @@
+"""What a lease costs, as ratios within one run: machines are noisy, a ratio of interleaved rounds is less so.
+
+    python bench/run.py [--rounds 9] [--json FILE]
+
+It brings its own PostgreSQL. ASYNCPG_LEASE_TEST_DSN names another one, on which it makes and drops a schema.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import asyncpg
+
+from asyncpg_lease import LeaseTable, acquire, lease
+from asyncpg_lease.cli._server import EmbeddedServer
+
+SCHEMA = "asyncpg_lease_bench"
+TTL = 60.0
+
+# The plainest pair that keeps one winner: an upsert that takes a row that ran out, an update that ends it.
+UPSERT = f"""
+INSERT INTO {SCHEMA}.raw (key, holder, fence, acquired_at, expires_at)
+VALUES ($1, $2, 1, clock_timestamp(), clock_timestamp() + interval '60 s')
+ON CONFLICT (key) DO UPDATE SET
+    holder = excluded.holder, fence = raw.fence + 1,
+    acquired_at = clock_timestamp(), expires_at = clock_timestamp() + interval '60 s'
+WHERE raw.expires_at <= clock_timestamp()
+RETURNING fence
+"""
+UPDATE = f"""
+UPDATE {SCHEMA}.raw SET expires_at = greatest(clock_timestamp(), acquired_at + interval '1 microsecond')
+WHERE key = $1 AND holder = $2 RETURNING fence
+"""
+
+Once = Callable[[str], Awaitable[object]]
+
+
+async def per_call(once: Once, tasks: int, calls: int) -> float:
+    """Return the seconds a call takes, from the time that `tasks` tasks need for `calls` calls each."""
+
+    async def one(key: str) -> None:
+        for _ in range(calls):
+            await once(key)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one(f"key-{number}") for number in range(tasks)))
+    return (time.perf_counter() - began) / (tasks * calls)
+
+
+async def compare(rounds: int, subjects: dict[str, Once], floor: str, tasks: int, calls: int) -> dict[str, object]:
+    """Run the subjects in turn, `rounds` times, and return medians and the ratio of each to the floor."""
+    seen: dict[str, list[float]] = {name: [] for name in subjects}
+    for number in range(rounds + 1):
+        for name, once in subjects.items():
+            taken = await per_call(once, tasks, calls)
+            if number:  # the first round warms the statements up
+                seen[name].append(taken)
+    return {
+        name: {
+            "microseconds": round(statistics.median(taken) * 1e6, 1),
+            "ratio": round(statistics.median(a / b for a, b in zip(taken, seen[floor], strict=True)), 3),
+        }
+        for name, taken in seen.items()
+    }
+
+
+async def acquire_and_release(dsn: str, rounds: int, tasks: int, calls: int) -> dict[str, object]:
+    """Compare acquire and release with two raw statements, and with two that do nothing, on one pool."""
+    async with asyncpg.create_pool(dsn, min_size=10, max_size=10) as pool:
+        table = LeaseTable(pool, schema=SCHEMA)
+        await table.create()
+        await pool.execute(f"CREATE TABLE IF NOT EXISTS {SCHEMA}.raw (LIKE {SCHEMA}.lease INCLUDING ALL)")
+
+        async def leased(key: str) -> None:
+            held = await acquire(table, key, ttl=TTL)
+            await held.release()
+
+        async def block(key: str) -> None:
+            async with lease(table, key, ttl=TTL):
+                pass
+
+        async def raw(key: str) -> None:
+            holder = os.urandom(16).hex()
+            await pool.fetchrow(UPSERT, key, holder)
+            await pool.fetchrow(UPDATE, key, holder)
+
+        async def nothing(_: str) -> None:
+            await pool.fetchrow("SELECT 1")
+            await pool.fetchrow("SELECT 1")
+
+        subjects: dict[str, Once] = {
+            "acquire + release": leased,
+            "async with lease": block,
+            "two raw statements": raw,
+            "SELECT 1 twice": nothing,
+        }
+        answer = await compare(rounds, subjects, "two raw statements", tasks, calls)
+        await table.aclose()
+    return answer
+
+
+def import_cost(rounds: int) -> dict[str, float]:
+    """Measure, in new interpreters, what importing the package adds to importing asyncpg."""
+    program = (
+        "import time, asyncpg, asyncio; began = time.perf_counter(); import asyncpg_lease;"
+        "print(time.perf_counter() - began)"
+    )
+    taken = [
+        float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
+        for _ in range(rounds)
+    ]
+    return {"milliseconds": round(statistics.median(taken) * 1e3, 1)}
+
+
+async def run(dsn: str, rounds: int) -> dict[str, object]:
+    """Run everything."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+    version = await connection.fetchval("SHOW server_version")
+    results: dict[str, object] = {"python": sys.version.split()[0], "server": version, "asyncpg": asyncpg.__version__}
+    try:
+        results["1 task"] = await acquire_and_release(dsn, rounds, 1, 300)
+        results["200 tasks"] = await acquire_and_release(dsn, rounds, 200, 5)
+        results["import asyncpg_lease, after asyncpg"] = import_cost(rounds)
+    finally:
+        await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+        await connection.close()
+    return results
+
+
+def show(results: dict[str, object], indent: str = "") -> None:
+    """Print the results, aligned."""
+    for name, value in results.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}")
+            show(value, indent + "  ")
+        else:
+            print(f"{indent}{name:<14}{value}")
+
+
+def main() -> None:
+    """Parse the arguments, run, print, and write the JSON where one was asked for."""
+    parser = argparse.ArgumentParser(description="What a lease costs, as ratios within one run.")
+    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds, of which the median counts")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        dsn = os.environ.get("ASYNCPG_LEASE_TEST_DSN") or stack.enter_context(EmbeddedServer()).dsn
+        results = asyncio.run(run(dsn, arguments.rounds))
+    show(results)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
