@@ -108,19 +108,28 @@ class Claims:
         try:
             return await answer
         except asyncio.CancelledError:
-            if not answer.cancelled() and answer.exception() is None and isinstance(claim := answer.result(), Claim):
-                # It was granted in the very turn in which this task was cancelled.
-                if claim.began:
-                    await wait_shielded([self.release(claim.tenure, request.ttl)], GIVE_BACK_LIMIT)
-            elif self._connections.withdraw(job):
-                attempt.settle()
-            else:
-                await wait_shielded([attempt.settled], GIVE_BACK_LIMIT)
+            await wait_shielded(self._abandon(job, attempt), GIVE_BACK_LIMIT)
+            raise
+        except GeneratorExit:
+            # The caller's frame is being closed and may not await, and its loop may be closed already.
+            with suppress(RuntimeError):
+                self._abandon(job, attempt)
             raise
         except Exception:
             if cancelled := await wait_shielded([attempt.settled], GIVE_BACK_LIMIT / 2):
                 raise cancelled from None
             raise
+
+    def _abandon(self, job: Job, attempt: _Attempt) -> list[asyncio.Future[Any]]:
+        """Take back a claim that nobody waits for any more; return what to wait for until nothing is left of it."""
+        answer = attempt.answer
+        if not answer.cancel() and not answer.cancelled() and answer.exception() is None:
+            claim = answer.result()
+            # It was granted in the very turn in which the caller was cancelled.
+            return [self.release(claim.tenure, claim.trust.ttl)] if isinstance(claim, Claim) and claim.began else []
+        if self._connections.withdraw(job):
+            attempt.settle()
+        return [attempt.settled]
 
     def release(self, tenure: Tenure, limit: float, min_hold: float = 0.0) -> asyncio.Future[bool]:
         """Start a release, tried again for at most `limit` seconds where the server is not reached.
