@@ -10,13 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._driver import RETRIED, fetch_again, may_have_been_done
+from asyncpg_lease._driver import RETRIED, fetch_again, may_have_been_done, terminate
 from asyncpg_lease._jobs import SHUTDOWN_LIMIT, Job, deliver
 from asyncpg_lease._statements import ClaimRow, claim_row
 from asyncpg_lease._tasks import load_backend, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
-from asyncpg_lease.errors import LeaseTableError
-from asyncpg_lease.schema import resolve
+from asyncpg_lease.schema import settle
 
 if TYPE_CHECKING:
     from asyncpg_lease._driver import Connection
@@ -168,6 +167,7 @@ class Claims:
 
     async def _run(self, attempt: _Attempt, connection: Connection) -> None:
         """Claim, hand the claim over, and give back what nobody took or heard of."""
+        await settle(connection, self._name)
         owed = await self._claim_on(connection, attempt)
         if owed is not None:
             try:
@@ -177,8 +177,6 @@ class Claims:
                 self._expire(owed).add_done_callback(attempt.settle)
                 return
         attempt.settle()
-        if self._name.is_unresolved:
-            await resolve(connection, self._name)
 
     async def _claim_on(self, connection: Connection, attempt: _Attempt) -> _Expiry | None:
         """Claim on this connection; return what has to be given back."""
@@ -222,13 +220,7 @@ class Claims:
         trust = Trust(sent_at=sent_at, ttl=request.ttl, heartbeat=request.heartbeat, grace=request.grace)
         claim = Claim(row, tenure, trust)
         owed = _Expiry(tenure.key, tenure.holder, tenure.fence, 0.0, trust.trusted_until) if claim.began else None
-        if not self._name.is_same_table(row.table):
-            problem = (
-                f"the search_path of one connection leads to another table than that of the next: two replicas"
-                f" could hold {request.key!r}; pass schema= to LeaseTable"
-            )
-            self._connections.fail(attempt.answer, LeaseTableError(str(self._name), problem))
-        elif trust.is_over(local_time()):
+        if trust.is_over(local_time()):
             msg = f"the claim of {request.key!r} by {request.holder!r} was answered after its own deadline"
             self._connections.fail(attempt.answer, TimeoutError(msg))
         elif deliver(attempt.answer, claim):
@@ -246,6 +238,7 @@ class Claims:
             deliver(answer, await _expire_on(connection, self._name.statements.release, expiry))
 
         def failed(error: BaseException) -> None:
+            expiry.unheard = expiry.unheard or may_have_been_done(error)
             hopeless = self.closing or expiry.hurried or self._connections.pool.is_closing()
             if hopeless or local_time() + pause >= expiry.until:
                 self._connections.fail(answer, error)
@@ -284,18 +277,20 @@ class _Expiry:
     min_hold: float
     until: float
     hurried: bool = False
+    unheard: bool = False
 
 
 async def _expire_on(connection: Connection, sql: str, expiry: _Expiry) -> bool:
+    """Release; tell whether the tenure was live, or was ended by an earlier try that was not heard of."""
     args = (expiry.key, expiry.holder, expiry.fence, expiry.min_hold)
     try:
-        return bool(await fetch_again(connection, sql, *args))
+        return bool(await fetch_again(connection, sql, *args)) or expiry.unheard
     except asyncio.CancelledError:
         # A loop that is being closed cancels every task, once: again, within the little time that is left.
-        expiry.hurried = True
-        fuse = asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT, connection.terminate)
+        expiry.hurried = expiry.unheard = True
+        fuse = asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT, terminate, connection)
         try:
-            return bool(await fetch_again(connection, sql, *args))
+            return bool(await fetch_again(connection, sql, *args)) or expiry.unheard
         finally:
             fuse.cancel()
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
 
-__all__ = ["RETRIED", "fetch_again", "is_passing", "may_have_been_done"]
+__all__ = ["RETRIED", "fetch_again", "is_passing", "is_usable", "may_have_been_done", "terminate"]
 
 SERIALIZATION_TRIES = 20
 RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -47,6 +47,20 @@ async def fetch_again(connection: Connection, sql: str, *args: object) -> Sequen
         except RETRIED:
             await asyncio.sleep(random.uniform(0.0, 0.002) * attempt)  # noqa: S311 - jitter
     return await connection.fetch(sql, *args)
+
+
+def is_usable(connection: Connection) -> bool:
+    """Tell whether a connection in hand is open still; a pool takes one that was closed out of our hands."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
+
+
+def terminate(connection: Connection) -> None:
+    """Close a connection at once, which ends the statement that is under way on it."""
+    if is_usable(connection):
+        connection.terminate()
 
 
 def is_passing(error: BaseException) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from asyncpg_lease._driver import terminate
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -109,7 +111,7 @@ class Job:
     def _give_up(self) -> None:
         if self.connection is not None:
             self.overdue = True
-            self.connection.terminate()
+            terminate(self.connection)
 
     def _overdue_error(self) -> TimeoutError:
         return TimeoutError(f"no answer to {self.what} within {self.limit:.3f} s; the statement was given up")

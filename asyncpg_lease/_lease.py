@@ -42,7 +42,7 @@ class Lease:
     def __del__(self) -> None:
         """Warn of a lease that was neither entered nor released: it keeps everybody out until its ttl is over."""
         holding = self._holding
-        if holding.state is State.CLAIMED and holding.process == os.getpid():
+        if holding.state is State.CLAIMED and holding.lost is None and holding.process == os.getpid():
             msg = f"{self!r} was dropped: use `async with` on it, or release it; its row stays until its ttl is over"
             warnings.warn(msg, ResourceWarning, stacklevel=1, source=self)
 

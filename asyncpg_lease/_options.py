@@ -85,7 +85,7 @@ def fold_duration(name: str, value: object, least: float, most: float) -> float:
         try:
             seconds = float(value)
         except OverflowError:
-            seconds = math.inf
+            seconds = math.inf if value > 0 else -math.inf
     else:
         msg = f"{name} must be seconds (int or float) or a timedelta, not {type(value).__name__}"
         raise TypeError(msg)

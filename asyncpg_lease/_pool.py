@@ -8,13 +8,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from asyncpg_lease._driver import is_usable, terminate
 from asyncpg_lease._jobs import Job, deliver
 from asyncpg_lease._tasks import TaskOwner, require_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    import asyncpg
+    from collections.abc import Awaitable, Callable
 
     from asyncpg_lease._driver import Connection, Pool
 
@@ -117,14 +116,6 @@ class Connections:
             self.withdraw(job)
             raise
 
-    async def fetch(self, what: str, sql: str, *args: object, limit: float) -> Sequence[asyncpg.Record]:
-        """Run one statement, within `limit` seconds, and return its rows."""
-
-        async def work(connection: Connection) -> Sequence[asyncpg.Record]:
-            return await connection.fetch(sql, *args)
-
-        return await self.run(what, work, limit)
-
     def _reach_limit(self, job: Job) -> None:
         if self.withdraw(job):
             busy = self.pool.get_size() - self.pool.get_idle_size()
@@ -179,7 +170,7 @@ class Connections:
     async def _do_jobs(self, connection: Connection) -> None:
         for _ in range(JOBS_IN_A_ROW):
             await self._linger()
-            if not self._jobs or connection.is_closed():
+            if not self._jobs or not is_usable(connection):
                 return
             job = self._jobs.popleft()
             self._staff()
@@ -197,7 +188,7 @@ class Connections:
             self._lingering -= 1
 
     async def _hand_back(self, connection: Connection) -> None:
-        fuse = asyncio.get_running_loop().call_later(HAND_BACK_LIMIT, connection.terminate)
+        fuse = asyncio.get_running_loop().call_later(HAND_BACK_LIMIT, terminate, connection)
         try:
             await self.pool.release(connection)
         except Exception:

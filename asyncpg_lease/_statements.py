@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pkgutil import get_data
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "ClaimRow",
@@ -30,6 +31,8 @@ __all__ = [
 
 How: TypeAlias = Literal["fresh", "taken_over", "joined"]
 State: TypeAlias = Literal["held", "resting", "free"]
+
+logger = logging.getLogger("asyncpg_lease")
 
 _TABLE = re.compile(r"\blease\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -85,7 +88,6 @@ class ClaimRow(NamedTuple):
     expires_at: datetime
     expires_in: float
     before: str | None
-    table: int
 
 
 class RenewRow(NamedTuple):
@@ -127,16 +129,16 @@ def bind(name: str, table: str) -> str:
 class TableName:
     """The table's name, and its schema once that is known.
 
-    An unqualified name is looked up in the search_path by the first statement, and qualified after it:
-    another connection's search_path must not lead to another table.
+    An unqualified name is looked up in the search_path once, and qualified from then on: another connection's
+    search_path must not lead to another table.
     """
 
-    __slots__ = ("name", "oid", "schema", "statements")
+    __slots__ = ("_on_found", "name", "schema", "statements")
 
-    def __init__(self, name: str, schema: str | None) -> None:
+    def __init__(self, name: str, schema: str | None, on_found: Callable[[str], None] | None = None) -> None:
+        self._on_found = on_found
         self.name = name
         self.schema = schema
-        self.oid: int | None = None
         self.statements = Statements.bound_to(self.quoted)
 
     def __str__(self) -> str:
@@ -147,30 +149,19 @@ class TableName:
         """The name as SQL."""
         return quote_name(self.name) if self.schema is None else quote_name(self.schema, self.name)
 
-    @property
-    def is_unresolved(self) -> bool:
-        """Whether a table of this name was used, and its schema is not known yet."""
-        return self.schema is None and self.oid is not None
-
-    def is_same_table(self, oid: int) -> bool:
-        """Take note of the table that a statement used; tell whether an unqualified name led to another before.
-
-        A qualified name may: the table was dropped and created anew.
-        """
-        if self.oid is None:
-            self.oid = oid
-        return self.schema is not None or self.oid == oid
-
     def resolve(self, schema: str) -> None:
-        """Take note of the schema in which the table was found."""
+        """Take note of the schema in which the table was found, unless that was known."""
         if self.schema is None:
             self.schema = schema
             self.statements = Statements.bound_to(self.quoted)
+            logger.info("lease table %s was found by the search_path", self.quoted)
+            if self._on_found is not None:
+                self._on_found(schema)
 
 
 def claim_row(row: Sequence[object]) -> ClaimRow:
     """Read a row of claim.sql, by position: a pool may have its own record class."""
-    how, holder, fence, acquired, expires, left, before, table = row
+    how, holder, fence, acquired, expires, left, before = row
     return ClaimRow(
         None if how == "unavailable" else how,  # type: ignore[arg-type]
         holder,  # type: ignore[arg-type]
@@ -179,7 +170,6 @@ def claim_row(row: Sequence[object]) -> ClaimRow:
         _moment(expires),  # type: ignore[arg-type]
         left,  # type: ignore[arg-type]
         before,  # type: ignore[arg-type]
-        table,  # type: ignore[arg-type]
     )
 
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asyncpg_lease._claims import Claims
 from asyncpg_lease._pool import Connections
 from asyncpg_lease._renewals import Renewals
 from asyncpg_lease._statements import LeaseInfo, TableName, info_row
-from asyncpg_lease.schema import explain
+from asyncpg_lease.schema import explain, settle
 
 if TYPE_CHECKING:
-    from asyncpg_lease._driver import Pool
+    from asyncpg_lease._driver import Connection, Pool
     from asyncpg_lease.events import Notifier
 
 __all__ = ["Store"]
+
+# An alias, since the class below has a method of that name.
+Infos: TypeAlias = list[LeaseInfo]
 
 
 class Store:
     """One lease table on one pool.
 
-    A task of it that is under way keeps it alive, by way of `explain`: so the registry of default
-    tables, which holds stores weakly, never makes a second one beside it.
+    A task of it that is under way keeps it alive, by way of `_explain`.
     """
 
     def __init__(self, pool: Pool, name: TableName, poll: float, notifier: Notifier) -> None:
@@ -37,8 +39,20 @@ class Store:
 
     async def get(self, key: str, limit: float) -> LeaseInfo | None:
         """Read what the table says of a key."""
-        rows = await self.connections.fetch(f"the reading of {key!r}", self.name.statements.get, key, limit=limit)
-        return info_row(tuple(rows[0])) if rows else None
+        infos = await self._read(f"the reading of {key!r}", limit, "get", key)
+        return infos[0] if infos else None
+
+    async def list(self, least: str, end: str | None, most: int | None, limit: float) -> Infos:
+        """Read what the table says of a range of keys."""
+        return await self._read("a list of leases", limit, "list", least, end, most)
+
+    async def _read(self, what: str, limit: float, statement: Literal["get", "list"], *args: object) -> Infos:
+        async def work(connection: Connection) -> Infos:
+            await settle(connection, self.name)
+            rows = await connection.fetch(getattr(self.name.statements, statement), *args)
+            return [info_row(tuple(row)) for row in rows]
+
+        return await self.connections.run(what, work, limit)
 
     def _explain(self, error: BaseException) -> BaseException:
         return explain(error, self.name)

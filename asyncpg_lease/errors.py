@@ -51,15 +51,15 @@ class LeaseError(Exception):
     """Base of every error that this library raises on its own account."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from the attributes: the message alone could not."""
-        return _rebuild, (type(self), self._fields())
-
-    def _fields(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        """Rebuild without `__init__`, whose arguments are not the message; notes come along."""
+        return _rebuild, (type(self), self.args), vars(self)
 
 
-def _rebuild(kind: type[LeaseError], fields: dict[str, Any]) -> LeaseError:
-    return kind(**fields)
+def _rebuild(kind: type[LeaseError], args: tuple[object, ...]) -> LeaseError:
+    error = kind.__new__(kind)
+    # OSError, above TimeoutError, leaves this to an __init__.
+    error.args = args
+    return error
 
 
 class LeaseUnavailableError(LeaseError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -13,20 +12,24 @@ from asyncpg_lease.errors import LeaseTableError
 if TYPE_CHECKING:
     from asyncpg_lease._driver import Connection
 
-__all__ = ["create", "explain", "find", "resolve", "verify"]
+__all__ = ["create", "explain", "find", "settle", "verify"]
 
-logger = logging.getLogger("asyncpg_lease")
-
-_FIND = "SELECT to_regclass($1::text)::oid::bigint"
-
-_SCHEMA_OF = """
-SELECT nspname::text
+# By way of pg_class: a statement without any relation would go by the session's cache, in which a table that
+# another session created while this one waited for the lock is missing still.
+_FIND = """
+SELECT pg_class.oid::bigint, nspname::text
 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
-WHERE pg_class.oid = $1::bigint::oid
+WHERE pg_class.oid = to_regclass($1::text)
 """
 
 _COLUMNS = """
-SELECT attname::text, format_type(atttypid, NULL), attnotnull, pg_get_expr(adbin, adrelid)
+SELECT
+    attname::text,
+    format_type(atttypid, NULL)
+        || coalesce((SELECT format(' COLLATE %I', collname) FROM pg_catalog.pg_collation
+            WHERE pg_collation.oid = attcollation AND attname = 'key'), ''),
+    attnotnull,
+    attidentity <> '' OR adbin IS NOT NULL
 FROM pg_catalog.pg_attribute
 LEFT JOIN pg_catalog.pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = $1::bigint::oid AND attnum > 0 AND NOT attisdropped
@@ -35,16 +38,17 @@ WHERE attrelid = $1::bigint::oid AND attnum > 0 AND NOT attisdropped
 _INDEXES = """
 SELECT
     indexrelid::regclass::text,
+    (SELECT conname::text FROM pg_catalog.pg_constraint WHERE conindid = indexrelid AND conrelid = indrelid),
     indisprimary AND indisvalid AND indnatts = 1
         AND (SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = indrelid AND attnum = indkey[0]) = 'key'
-        AND (SELECT collname FROM pg_catalog.pg_collation WHERE pg_collation.oid = indcollation[0]) = 'C'
 FROM pg_catalog.pg_index
 WHERE indrelid = $1::bigint::oid
 """
 
 _CHECKS = """
-SELECT pg_get_constraintdef(pg_constraint.oid) FROM pg_catalog.pg_constraint
-WHERE conrelid = $1::bigint::oid AND conname = 'lease_validity' AND convalidated
+SELECT FROM pg_catalog.pg_constraint
+WHERE conrelid = $1::bigint::oid AND conname = 'lease_validity'
+    AND pg_get_constraintdef(pg_constraint.oid) = 'CHECK ((expires_at > acquired_at))'
 """
 
 _TRAITS = """
@@ -57,7 +61,7 @@ FROM pg_catalog.pg_class WHERE pg_class.oid = $1::bigint::oid
 
 # name: type, not null
 _SHAPE = {
-    "key": ("text", True),
+    "key": ('text COLLATE "C"', True),
     "holder": ("text", True),
     "fence": ("bigint", True),
     "acquired_at": ("timestamp with time zone", True),
@@ -68,25 +72,29 @@ _SHAPE = {
 }
 
 
-async def resolve(connection: Connection, name: TableName) -> None:
-    """Settle the schema of a table that an unqualified name led to; where that fails it stays as it was."""
-    try:
-        rows = await connection.fetch(_SCHEMA_OF, name.oid)
-    except Exception:
-        logger.debug("schema of lease table %s not resolved yet", name, exc_info=True)
-        return
-    if rows:
-        name.resolve(rows[0][0])
-        logger.info("lease table %s was found by the search_path", name)
+_OTHER_SHAPE = (
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.DatatypeMismatchError,
+    asyncpg.WrongObjectTypeError,
+)
 
 
 async def find(connection: Connection, name: TableName) -> int | None:
     """Return the table's oid and settle its schema, or None where there is no such table."""
-    oid: int | None = (await connection.fetch(_FIND, name.quoted))[0][0]
-    if oid is not None and name.schema is None:
-        name.oid = oid
-        await resolve(connection, name)
+    rows = await connection.fetch(_FIND, name.quoted)
+    if not rows:
+        return None
+    oid: int
+    oid, schema = rows[0]
+    name.resolve(schema)
     return oid
+
+
+async def settle(connection: Connection, name: TableName) -> None:
+    """Settle the schema of an unqualified name before a statement that cannot tell where it went."""
+    if name.schema is None:
+        await find(connection, name)
 
 
 async def create(connection: Connection, name: TableName) -> None:
@@ -100,12 +108,19 @@ async def create(connection: Connection, name: TableName) -> None:
     """
     if await find(connection, name) is not None:
         return
+    try:
+        await _create(connection, name)
+    except asyncpg.InsufficientPrivilegeError as error:
+        problem = f"{error}: have a role that may create it run LeaseTable.create(), or sql/table.sql in a migration"
+        raise LeaseTableError(name.quoted, problem) from error
+
+
+async def _create(connection: Connection, name: TableName) -> None:
     # READ COMMITTED, so that what a quicker replica committed while we waited for the lock is seen.
     async with connection.transaction(isolation="read_committed"):
         # Of this transaction, so a pooler does no harm. IF NOT EXISTS alone lets two at once fail with 23505.
-        await connection.fetch(
-            "SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext($1::text))::text", name.name
-        )
+        # One lock for all names: two tables may be the first of one schema.
+        await connection.fetch("SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext('create'))::text")
         if await find(connection, name) is not None:
             return
         if name.schema is None:
@@ -144,20 +159,25 @@ async def verify(connection: Connection, name: TableName) -> None:
         problems.append(f"no right to use it: GRANT SELECT, INSERT, UPDATE ON {table} TO {quote_name(user)}")
     problems += _wrong_columns(table, await connection.fetch(_COLUMNS, oid))
     indexes = await connection.fetch(_INDEXES, oid)
-    if not any(fits for _, fits in indexes):
-        problems.append(
-            "key is not the primary key by bytes:"
-            f' ALTER TABLE {table} ALTER key TYPE text COLLATE "C", ADD PRIMARY KEY (key)'
-        )
-    problems += [f"an index too many: DROP INDEX {index}, or its constraint" for index, fits in indexes if not fits]
+    for index, constraint, fits in indexes:
+        if not fits:
+            drop = (
+                f"ALTER TABLE {table} DROP CONSTRAINT {quote_name(constraint)}" if constraint else f"DROP INDEX {index}"
+            )
+            problems.append(f"an index too many: {drop}")
+    if not any(fits for _, _, fits in indexes):
+        problems.append(f"ALTER TABLE {table} ADD PRIMARY KEY (key)")
     if not await connection.fetch(_CHECKS, oid):
-        problems.append(f"ALTER TABLE {table} ADD CONSTRAINT lease_validity CHECK (expires_at > acquired_at)")
+        problems.append(
+            f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS lease_validity,"
+            " ADD CONSTRAINT lease_validity CHECK (expires_at > acquired_at)"
+        )
     if problems:
         raise LeaseTableError(table, "; ".join(problems))
 
 
 def _wrong_columns(table: str, rows: list[asyncpg.Record]) -> list[str]:
-    found = {name: (kind, not_null, default) for name, kind, not_null, default in rows}
+    found = {name: (kind, not_null, filled) for name, kind, not_null, filled in rows}
     problems = []
     for name, (kind, not_null) in _SHAPE.items():
         if name not in found:
@@ -168,8 +188,8 @@ def _wrong_columns(table: str, rows: list[asyncpg.Record]) -> list[str]:
             problems.append(f"{name} is {has_kind}: ALTER TABLE {table} ALTER {name} TYPE {kind}")
         if has_not_null != not_null:
             problems.append(f"ALTER TABLE {table} ALTER {name} {'SET' if not_null else 'DROP'} NOT NULL")
-    for name, (_, not_null, default) in found.items():
-        if name not in _SHAPE and not_null and default is None:
+    for name, (_, not_null, filled) in found.items():
+        if name not in _SHAPE and not_null and not filled:
             problems.append(f"a column that no claim fills: ALTER TABLE {table} ALTER {quote_name(name)} DROP NOT NULL")
     return problems
 
@@ -180,7 +200,7 @@ def explain(error: BaseException, name: TableName) -> BaseException:
     translated: LeaseTableError
     if isinstance(error, (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)):
         translated = _missing(name)
-    elif isinstance(error, (asyncpg.UndefinedColumnError, asyncpg.DatatypeMismatchError, asyncpg.WrongObjectTypeError)):
+    elif isinstance(error, _OTHER_SHAPE):
         translated = LeaseTableError(table, f"it has another shape ({error}): LeaseTable.verify() says what to alter")
     elif isinstance(error, asyncpg.InsufficientPrivilegeError):
         schema = "" if name.schema is None else f" and GRANT USAGE ON SCHEMA {quote_name(name.schema)}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import asyncpg
 
 from asyncpg_lease import schema as _schema
 from asyncpg_lease._options import Duration, check_limit, check_name, check_prefix, check_text, fold_duration
-from asyncpg_lease._statements import LeaseInfo, TableName, info_row, key_range
+from asyncpg_lease._statements import LeaseInfo, TableName, key_range
 from asyncpg_lease._store import Store
 from asyncpg_lease.events import Notifier, Observer
 
@@ -130,10 +131,7 @@ class LeaseTable:
         """
         least, end = key_range(check_prefix("prefix", prefix))
         most = check_limit(limit)
-        rows = await self._store.connections.fetch(
-            "leases()", self._store.name.statements.list, least, end, most, limit=QUESTION_LIMIT
-        )
-        return [info_row(tuple(row)) for row in rows]
+        return await self._store.list(least, end, most, QUESTION_LIMIT)
 
     async def aclose(self) -> None:
         """Wait for the claims, releases and give-backs that are under way.
@@ -149,21 +147,33 @@ class LeaseTable:
 # have the same identity while the entry is there.
 _stores: WeakValueDictionary[int, Store] = WeakValueDictionary()
 
+# Where the default table of a pool was found, for as long as the pool lives: its queue takes weak references.
+_found: WeakKeyDictionary[object, str] = WeakKeyDictionary()
+
 
 def store_of(target: Pool | LeaseTable) -> Store:
     """Return the store of a table, or that of the pool's default table: one per pool.
+
+    It lives as long as a lease, a claim or a hand-back of it.
 
     Raises:
         TypeError: the target is neither.
     """
     if isinstance(target, LeaseTable):
         return target._store  # noqa: SLF001 - this module's own
-    _check_pool(target)
     store = _stores.get(id(target))
     if store is None:
-        store = Store(target, TableName(DEFAULT_NAME, None), DEFAULT_POLL, Notifier())
-        _stores[id(target)] = store
+        _check_pool(target)
+        store = _stores[id(target)] = Store(target, _default_name(target), DEFAULT_POLL, Notifier())
     return store
+
+
+def _default_name(pool: Pool) -> TableName:
+    # Private, so it may be missing: the table is looked up anew then, whenever nothing of the last store lives.
+    queue = getattr(pool, "_queue", None)
+    if queue is None:
+        return TableName(DEFAULT_NAME, None)
+    return TableName(DEFAULT_NAME, _found.get(queue), on_found=partial(_found.__setitem__, queue))
 
 
 def _check_pool(pool: object) -> None:

@@ -12,9 +12,9 @@
 --   fresh  the first row of a key; without a conflict target, so that no race can raise a unique violation
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
 -- Answers one row: how (fresh, taken_over, joined, unavailable), holder, fence, acquired_at, expires_at and
--- seconds left, the holder before, the table's oid; or no row, where a race for a new key hid the winner.
+-- seconds left, the holder before; or no row, where a race for a new key hid the winner.
 WITH seen AS (
-    SELECT tableoid, holder, fence, acquired_at, expires_at FROM lease WHERE key = $1::text
+    SELECT holder, fence, acquired_at, expires_at FROM lease WHERE key = $1::text
 ), free AS (
     SELECT key, holder, released_at, released_at IS NULL AND expires_at > clock_timestamp() AS live
     FROM lease
@@ -32,7 +32,7 @@ WITH seen AS (
     WHERE target.key = free.key
     RETURNING
         CASE WHEN free.live THEN 'joined' WHEN free.released_at IS NULL THEN 'taken_over' ELSE 'fresh' END AS how,
-        target.tableoid, target.holder, target.fence, target.acquired_at, target.expires_at, free.holder AS before
+        target.holder, target.fence, target.acquired_at, target.expires_at, free.holder AS before
 ), floor AS (
     SELECT fence FROM lease WHERE key = '' AND NOT EXISTS (SELECT FROM seen) FOR KEY SHARE
 ), fresh AS (
@@ -40,13 +40,13 @@ WITH seen AS (
     SELECT $1::text, $2::text, coalesce((SELECT fence FROM floor), 0) + 1, clock_timestamp(), clock_timestamp() + make_interval(secs => $3::float8)
     WHERE NOT EXISTS (SELECT FROM seen)
     ON CONFLICT DO NOTHING
-    RETURNING tableoid, holder, fence, acquired_at, expires_at
+    RETURNING holder, fence, acquired_at, expires_at
 ), result AS (
-    SELECT how, tableoid, holder, fence, acquired_at, expires_at, before FROM taken
+    SELECT how, holder, fence, acquired_at, expires_at, before FROM taken
     UNION ALL
-    SELECT 'fresh', tableoid, holder, fence, acquired_at, expires_at, NULL FROM fresh
+    SELECT 'fresh', holder, fence, acquired_at, expires_at, NULL FROM fresh
     UNION ALL
-    SELECT 'unavailable', tableoid, holder, fence, acquired_at, expires_at, NULL FROM seen
+    SELECT 'unavailable', holder, fence, acquired_at, expires_at, NULL FROM seen
     WHERE NOT EXISTS (SELECT FROM taken) AND NOT EXISTS (SELECT FROM fresh)
 )
 SELECT
@@ -56,6 +56,5 @@ SELECT
     extract(epoch FROM acquired_at)::float8,
     extract(epoch FROM expires_at)::float8,
     extract(epoch FROM expires_at - clock_timestamp())::float8,
-    before,
-    tableoid::bigint
+    before
 FROM result
