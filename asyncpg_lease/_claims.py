@@ -239,7 +239,7 @@ class Claims:
 
         def failed(error: BaseException) -> None:
             expiry.unheard = expiry.unheard or may_have_been_done(error)
-            hopeless = self.closing or expiry.hurried or self._connections.pool.is_closing()
+            hopeless = self.closing or expiry.hurried or job.hurried or self._connections.pool.is_closing()
             if hopeless or local_time() + pause >= expiry.until:
                 self._connections.fail(answer, error)
             else:
@@ -247,7 +247,8 @@ class Claims:
                 self._connections.tasks.start(retry, f"release:{expiry.key}")
 
         limit = max(expiry.until - local_time(), MIN_LIMIT)
-        self._connections.submit(Job(f"the release of {expiry.key!r} by {expiry.holder!r}", work, failed, limit))
+        job = Job(f"the release of {expiry.key!r} by {expiry.holder!r}", work, failed, limit)
+        self._connections.submit(job)
 
     async def _retry_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
         with suppress(asyncio.CancelledError):

@@ -123,7 +123,7 @@ class Heartbeat:
     async def _beat(self) -> None:
         """Renew, again after any error and while the row is locked, until the deadline takes the lease away."""
         pause = FIRST_PAUSE
-        while not self._over:
+        while True:
             problem = "another session has the row locked"
             try:
                 if await self.renew(self.trust.patience(local_time())) != "busy":
@@ -161,8 +161,6 @@ class Heartbeat:
                 )
 
     def _lose(self, reason: LossReason, taken_by: str | None, cause: BaseException | None) -> None:
-        if self._over:
-            return
         self.stop()
         self._on_loss(reason, taken_by, cause)
 

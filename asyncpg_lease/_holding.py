@@ -105,7 +105,7 @@ class Holding:
         self._check_usable()
         while await self._heartbeat.renew(self.remaining) == "busy":
             await asyncio.sleep(BUSY_PAUSE)
-            self.raise_if_lost()
+            self._check_usable()
         self.raise_if_lost()
 
     def enter(self) -> None:

@@ -44,7 +44,18 @@ class Job:
         on_limit: called where the limit is reached while the work is under way.
     """
 
-    __slots__ = ("connection", "extension", "failed", "limit", "on_limit", "overdue", "timer", "what", "work")
+    __slots__ = (
+        "connection",
+        "extension",
+        "failed",
+        "hurried",
+        "limit",
+        "on_limit",
+        "overdue",
+        "timer",
+        "what",
+        "work",
+    )
 
     def __init__(  # noqa: PLR0913 - each is a bound or a callback of its own
         self,
@@ -63,6 +74,7 @@ class Job:
         self.extension = extension
         self.on_limit = on_limit
         self.overdue = False
+        self.hurried = False
         self.connection: Connection | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -99,6 +111,7 @@ class Job:
     def hurry(self, on_limit: Callable[[], None]) -> None:
         """Wait no longer than the closing of a loop may take."""
         self.settle()
+        self.hurried = True
         self.limit = min(self.limit, SHUTDOWN_LIMIT)
         self.timer = asyncio.get_running_loop().call_later(self.limit, on_limit)
 

@@ -88,7 +88,8 @@ async def find(connection: Connection, name: TableName) -> int | None:
     oid: int
     oid, schema = rows[0]
     name.resolve(schema)
-    return oid
+    # Another connection, with another search_path, may have resolved it meanwhile.
+    return oid if name.schema == schema else await find(connection, name)
 
 
 async def settle(connection: Connection, name: TableName) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
@@ -51,6 +53,20 @@ async def nothing_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     request.config.stash[NOTES].note_loop(asyncio.get_running_loop())
     yield
     await expect_no_tasks()
+
+
+@pytest.fixture(autouse=True)
+def nothing_unheard() -> Iterator[None]:
+    """Fail a test after which asyncio complains: an error that nobody retrieved, a task that was forgotten."""
+    complaints: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: complaints.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    gc.collect(1)
+    assert complaints == []
 
 
 @pytest.fixture(scope="session")

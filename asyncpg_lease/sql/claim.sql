@@ -55,6 +55,6 @@ SELECT
     fence,
     extract(epoch FROM acquired_at)::float8,
     extract(epoch FROM expires_at)::float8,
-    extract(epoch FROM expires_at - clock_timestamp())::float8,
+    (extract(epoch FROM expires_at) - extract(epoch FROM clock_timestamp()))::float8,
     before
 FROM result

@@ -9,7 +9,7 @@ SELECT
     fence,
     extract(epoch FROM acquired_at)::float8,
     extract(epoch FROM expires_at)::float8,
-    extract(epoch FROM expires_at - clock_timestamp())::float8,
+    (extract(epoch FROM expires_at) - extract(epoch FROM clock_timestamp()))::float8,
     CASE
         WHEN expires_at <= clock_timestamp() THEN 'free'
         WHEN released_at IS NOT NULL THEN 'resting'

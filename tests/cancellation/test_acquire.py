@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 
 import anyio
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseTable, acquire, lease, try_acquire
+from asyncpg_lease import Lease, LeaseTable, acquire, lease, try_acquire
 from tests.conftest import MakePool
 from tests.support.leasing import here, warm
 from tests.support.leftovers import library_tasks
@@ -54,19 +53,23 @@ async def test_acquire_cancelled_before_its_reply_leaves_the_row_free(
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("bound", [asyncio.timeout, anyio.fail_after])
+@pytest.mark.parametrize("anyios", [True, False])
 async def test_acquire_timed_out_by_its_caller_leaves_the_row_free(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, bound: Callable[[float], AbstractAsyncContextManager[object]]
+    make_pool: MakePool, proxy: Proxy, observe: Observer, anyios: bool
 ) -> None:
     """D2: a timeout round acquire() is a cancellation like any other, and comes out as TimeoutError."""
     slow = await slow_pool(make_pool, proxy, 0.3)
-    with pytest.raises(TimeoutError):
-        if bound is asyncio.timeout:
-            async with bound(0.1):
-                await acquire(slow, KEY, ttl=30)
-        else:
+
+    async def bounded() -> None:
+        if anyios:
             with anyio.fail_after(0.1):
                 await acquire(slow, KEY, ttl=30)
+        else:
+            async with asyncio.timeout(0.1):
+                await acquire(slow, KEY, ttl=30)
+
+    with pytest.raises(TimeoutError):
+        await bounded()
     assert here().cancelling() == 0
     assert await observe.until_free(KEY, within=1) < 0.5
     assert proxy.count(RELEASE) == 1
@@ -88,7 +91,7 @@ async def test_acquire_cancelled_while_it_waits_for_a_connection_sends_nothing(
         with pytest.raises(asyncio.CancelledError):
             await task
         assert time.monotonic() - started < 0.05
-    assert not proxy.statements or not proxy.count(CLAIM)
+    assert not proxy.count(CLAIM)
 
 
 class Turns:
@@ -166,9 +169,9 @@ async def test_acquire_of_an_explicit_holder_with_a_lost_reply_stays_to_be_joine
     with suppress(asyncpg.PostgresError, asyncpg.InternalClientError, OSError):
         await acquire(pool, KEY, ttl=30, holder="app")
     assert not await observe.is_free(KEY)
-    joined = await acquire(pool, KEY, ttl=30, holder="app")
-    assert joined.joined
-    await joined.release()
+    again = await acquire(pool, KEY, ttl=30, holder="app")
+    await again.release()
+    assert again.joined
     assert not await observe.is_free(KEY)
 
 
@@ -198,12 +201,16 @@ async def test_acquire_answered_after_its_own_deadline_is_given_back(
     make_pool: MakePool, proxy: Proxy, observe: Observer
 ) -> None:
     """A claim whose answer comes after the trust in it is over is no lease: TimeoutError, and nothing is left."""
-    slow = await slow_pool(make_pool, proxy, 0.28)
-    with pytest.raises(TimeoutError, match="did not answer|answered after its own deadline"):
-        await acquire(slow, KEY, ttl=0.3)
-    await observe.until_free(KEY, within=1)
+    slow = await slow_pool(make_pool, proxy, 0.6)
+    (outcome,) = await asyncio.gather(acquire(slow, KEY, ttl=1.2, grace=0.7, heartbeat=0.2), return_exceptions=True)
+    if isinstance(outcome, Lease):
+        await outcome.release()
+    assert isinstance(outcome, TimeoutError)
+    assert "answered after its own deadline" in str(outcome)
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["released_at"] is not None
     proxy.delay_replies = 0
-    await asyncio.sleep(0.3)
 
 
 @pytest.mark.usefixtures("table")
@@ -253,5 +260,3 @@ async def test_acquire_cancelled_before_it_begins_sends_nothing(pool: Pool, tabl
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await table.get(KEY) is None
-    with nullcontext():
-        assert not library_tasks()

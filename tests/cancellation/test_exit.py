@@ -119,9 +119,7 @@ async def test_exit_in_a_cancelled_anyio_scope_releases_without_a_busy_loop(
 
 
 @pytest.mark.usefixtures("table")
-async def test_exit_on_a_frozen_link_is_bounded_and_says_that_the_row_stays(
-    make_pool: MakePool, proxy: Proxy
-) -> None:
+async def test_exit_on_a_frozen_link_is_bounded_and_says_that_the_row_stays(make_pool: MakePool, proxy: Proxy) -> None:
     """A release that is not answered holds the exit up until the row has run out by itself, and is a warning."""
     pool = await slow_pool(make_pool, proxy)
     told = Recorder()

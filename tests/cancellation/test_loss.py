@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 
 import anyio
@@ -19,7 +20,23 @@ async def lose(held: Lease, observe: Observer) -> None:
     """Let another holder take the row, and have the loss noticed without waiting for a beat."""
     await observe.hand_over(held.key)
     with suppress(LeaseLostError):
-        await asyncio.create_task(held.renew())
+        await held.renew()
+
+
+async def sleep_and_lose(held: Lease, observe: Observer) -> None:
+    """Sleep for long, while another task loses the lease."""
+    loser = asyncio.create_task(lose(held, observe))
+    try:
+        await asyncio.sleep(10)
+    finally:
+        await loser
+
+
+def stall(held: Lease) -> None:
+    """Block the loop past the lease's deadline, and have somebody notice that before the body awaits again."""
+    time.sleep(held.remaining)
+    with suppress(LeaseLostError):
+        held.raise_if_lost()
 
 
 async def assert_clean() -> None:
@@ -36,65 +53,74 @@ async def test_loss_in_a_body_that_awaits_is_taken_back_at_the_exit(table: Lease
     """G4: the body is cancelled, LeaseLostError comes out, and the task is as if it had never been cancelled."""
     with pytest.raises(LeaseLostError) as caught:
         async with lease(table, KEY, ttl=30) as held:
-            loser = asyncio.create_task(lose(held, observe))
-            await asyncio.sleep(10)
+            await sleep_and_lose(held, observe)
     assert (caught.value.reason, caught.value.taken_by) == ("taken_over", "other")
-    await loser
     await assert_clean()
 
 
-async def test_loss_and_the_users_cancel_in_one_step_end_cancelled(table: LeaseTable, observe: Observer) -> None:
+@pytest.mark.parametrize("first", ["user", "loss"])
+async def test_loss_and_the_users_cancel_in_one_step_end_cancelled(
+    table: LeaseTable, observe: Observer, first: str
+) -> None:
     """G4: a user's cancellation that comes together with a loss is kept, whichever is first."""
-    for first in ("user", "loss"):
-        entered: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+    entered: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
-        async def job(entered: asyncio.Future[Lease] = entered) -> None:
-            async with lease(table, KEY, ttl=30) as held:
-                entered.set_result(held)
-                await asyncio.sleep(10)
+    async def job() -> None:
+        async with lease(table, KEY, ttl=0.3) as held:
+            entered.set_result(held)
+            await asyncio.sleep(10)
 
-        task = asyncio.create_task(job())
-        held = await entered
-        await observe.expire(KEY)
-        if first == "user":
-            task.cancel()
-        held._lose("expired", None, None)
-        if first == "loss":
-            task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled(), first
-        assert task.cancelling() == 1, first
+    task = asyncio.create_task(job())
+    held = await entered
+    if first == "user":
+        task.cancel()
+    stall(held)
+    if first == "loss":
+        task.cancel()
+    assert task.cancelling() == 2
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert task.cancelling() == 1
+    assert held.lost is not None
+    await observe.until_free(KEY, within=1)
 
 
 async def test_loss_swallowed_by_the_body_comes_out_all_the_same(table: LeaseTable, observe: Observer) -> None:
     """A body that swallows the cancellation does not swallow the loss."""
     with pytest.raises(LeaseLostError):
         async with lease(table, KEY, ttl=30) as held:
-            loser = asyncio.create_task(lose(held, observe))
             with suppress(asyncio.CancelledError):
-                await asyncio.sleep(10)
+                await sleep_and_lose(held, observe)
             await asyncio.sleep(0.01)
-    await loser
     await assert_clean()
 
 
-@pytest.mark.parametrize("way", ["renew", "raise_if_lost", "verify", "nothing"])
-async def test_loss_found_by_the_body_itself_leaves_no_stray_cancellation(
+@pytest.mark.parametrize("way", ["renew", "verify"])
+async def test_loss_that_the_body_asks_for_leaves_no_stray_cancellation(
     table: LeaseTable, observe: Observer, way: str
 ) -> None:
-    """A loss that the body meets in its own call, or never meets, is flushed before the block is left."""
+    """A loss that the body meets in its own call comes out, and no cancellation is left in the task."""
     with pytest.raises(LeaseLostError) as caught:
         async with lease(table, KEY, ttl=30) as held:
             await observe.hand_over(KEY)
-            if way == "renew":
-                await held.renew()
-            elif way == "verify":
-                await held.verify()
-            else:
-                held._lose("taken_over", "other", None)
-                if way == "raise_if_lost":
-                    held.raise_if_lost()
+            await getattr(held, way)()
     assert caught.value.taken_by == "other"
+    await assert_clean()
+
+
+@pytest.mark.usefixtures("observe")
+@pytest.mark.parametrize("meets_it", [True, False])
+async def test_loss_that_the_body_never_awaited_after_leaves_no_stray_cancellation(
+    table: LeaseTable, meets_it: bool
+) -> None:
+    """A cancellation that was asked for in the body's last step is flushed before the block is left."""
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.3) as held:
+            stall(held)
+            if meets_it:
+                held.raise_if_lost()
+    assert caught.value is held.lost
+    assert caught.value.reason == "stalled"
     await assert_clean()
 
 
@@ -105,13 +131,11 @@ async def test_loss_with_an_error_of_the_body_under_way_lets_the_error_out(
     error = ValueError("mine")
     with pytest.raises(ValueError, match="mine") as caught:
         async with lease(table, KEY, ttl=30) as held:
-            loser = asyncio.create_task(lose(held, observe))
             try:
-                await asyncio.sleep(10)
+                await sleep_and_lose(held, observe)
             except asyncio.CancelledError:
                 raise error from None
     assert caught.value is error
-    await loser
     await assert_clean()
 
 
@@ -121,8 +145,7 @@ async def test_timeout_inside_the_body_is_the_bodys_own(table: LeaseTable, obser
         await assert_clean()
     with pytest.raises(LeaseLostError):
         async with lease(table, KEY, ttl=30) as held, asyncio.timeout(20):
-            await lose(held, observe)
-            await asyncio.sleep(10)
+            await sleep_and_lose(held, observe)
     await assert_clean()
 
 
@@ -139,8 +162,7 @@ async def test_loss_inside_a_timeout_is_no_timeout(table: LeaseTable, observe: O
     """A loss inside asyncio.timeout comes out as LeaseLostError, not as TimeoutError."""
     with pytest.raises(LeaseLostError):
         async with asyncio.timeout(5), lease(table, KEY, ttl=30) as held:
-            await lose(held, observe)
-            await asyncio.sleep(10)
+            await sleep_and_lose(held, observe)
     await assert_clean()
 
 
@@ -188,13 +210,12 @@ async def test_error_in_a_task_group_round_the_block_releases(table: LeaseTable,
 
 
 async def test_loss_in_an_anyio_scope_is_no_cancellation_of_the_scope(table: LeaseTable, observe: Observer) -> None:
-    """anyio's scopes inside and outside of the block take the loss for what it is."""
-    with pytest.raises(LeaseLostError):  # noqa: PT012 - the scope is the subject
+    """Anyio's scopes inside and outside of the block take the loss for what it is."""
+    with pytest.raises(LeaseLostError):
         with anyio.CancelScope() as outer:
             async with lease(table, KEY, ttl=30) as held:
                 with anyio.move_on_after(5) as inner:
-                    await lose(held, observe)
-                    await asyncio.sleep(10)
+                    await sleep_and_lose(held, observe)
     assert not outer.cancelled_caught
     assert not inner.cancelled_caught
     await assert_clean()
@@ -205,15 +226,13 @@ async def test_loss_of_an_inner_lease_leaves_the_outer_one(table: LeaseTable, ob
     async with lease(table, "outer", ttl=30) as outer:
         with pytest.raises(LeaseLostError) as caught:
             async with lease(table, KEY, ttl=30) as held:
-                await lose(held, observe)
-                await asyncio.sleep(10)
+                await sleep_and_lose(held, observe)
         assert caught.value.key == KEY
         assert outer.is_held
         await assert_clean()
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, "outer", ttl=30) as outer, lease(table, KEY, ttl=30):
-            await lose(outer, observe)
-            await asyncio.sleep(10)
+        async with lease(table, "outer", ttl=30) as outer, lease(table, "inner", ttl=30):
+            await sleep_and_lose(outer, observe)
     assert caught.value.key == "outer"
-    assert await observe.is_free(KEY)
+    assert await observe.is_free("inner")
     await assert_clean()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -41,9 +40,13 @@ async def until(condition: Callable[[], object], *, within: float = 5) -> None:
 
 
 async def warm(target: Pool | LeaseTable) -> None:
-    """Run claim and release once, so that the next ones are one round trip each; the connection is back after it."""
-    held = await acquire(target, "warm-up")
-    await held.release()
+    """Run claim and release, so that the next ones are one round trip each; the connection is back after it.
+
+    Twice: the first one finds out the table's schema, and the next one's SQL has it in it.
+    """
+    for _ in range(2):
+        held = await acquire(target, "warm-up")
+        await held.release()
     await asyncio.sleep(0.05)
 
 
@@ -64,6 +67,3 @@ def assert_child_is_fine(pid: int) -> None:
     """Reap a forked child and see that it ended with exit code 0."""
     _pid, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-
-
-needs_fork = sys.platform == "win32"

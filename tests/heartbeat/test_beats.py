@@ -1,0 +1,254 @@
+"""When renewals are sent, and what an answer does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from asyncpg_lease import LeaseTable, acquire, lease
+from asyncpg_lease.events import Lost, Released, ReleaseFailed, Renewed, RenewFailed
+from tests.conftest import MakePool
+from tests.support.leasing import Recorder, until, warm
+from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+from tests.support.statements import CLAIM, RENEW
+
+KEY = "beating"
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(("ttl", "heartbeat", "due"), [(1.5, None, 0.5), (3.0, 0.3, 0.3)])
+async def test_first_beat_is_due_a_heartbeat_after_the_claim_was_sent(
+    make_pool: MakePool, proxy: Proxy, ttl: float, heartbeat: float | None, due: float
+) -> None:
+    """The first renewal is due ttl/3, or `heartbeat`, after the claim was sent, later ones a tenth sooner."""
+    pool = await make_pool(proxy.dsn)
+    await warm(pool)
+    proxy.forget()
+    async with lease(pool, KEY, ttl=ttl, heartbeat=heartbeat):
+        await proxy.wait_for(RENEW, count=3)
+    claim, *renewals = [each.at for each in proxy.statements if CLAIM in each.sql or RENEW in each.sql]
+    tick = due / 4
+    assert due - 0.01 <= renewals[0] - claim < due + tick + 0.15
+    assert 0.9 * due - 0.02 <= renewals[1] - renewals[0] < due + tick + 0.15
+
+
+async def test_beat_of_a_lease_entered_late_counts_from_the_claim(table: LeaseTable) -> None:
+    """Entering does not begin the ttl anew: what is due already is sent at once."""
+    told = Recorder()
+    held = await acquire(table, KEY, ttl=1.5, observer=told)
+    await asyncio.sleep(0.7)
+    async with held:
+        await until(lambda: told.of(Renewed), within=0.4)
+
+
+async def test_beats_go_on_while_a_cancelled_body_unwinds(table: LeaseTable, observe: Observer) -> None:
+    """J1: the heartbeat runs until the body has been left, its finally included; nobody gets in before that."""
+    told = Recorder()
+    ended = 0.0
+
+    async def job() -> None:
+        nonlocal ended
+        async with lease(table, KEY, ttl=0.9, observer=told):
+            try:
+                await asyncio.sleep(30)
+            finally:
+                await asyncio.sleep(2)
+                ended = time.monotonic()
+
+    task = asyncio.create_task(job())
+    await until(lambda: told.events)
+    rival = asyncio.create_task(acquire(table, KEY, wait=10))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    held = await rival
+    entered = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 0 < ended <= entered
+    assert held.fence == 2
+    assert len(told.of(Renewed)) >= 5
+    assert not told.of(Lost)
+    await held.release()
+    assert await observe.is_free(KEY)
+
+
+async def test_beat_on_a_busy_row_is_tried_again(table: LeaseTable, observe: Observer) -> None:
+    """A row that another session has locked is no loss: the renewal is tried again until it goes."""
+    told = Recorder()
+    async with lease(table, KEY, ttl=3, heartbeat=0.3, observer=told) as held:
+        async with observe.locked(KEY):
+            await until(lambda: len(told.of(RenewFailed)) >= 2)
+            assert not told.of(Renewed)
+        await until(lambda: told.of(Renewed))
+        assert held.is_held
+    assert "locked" in told.of(RenewFailed)[0].error
+    assert told.of(RenewFailed)[0].remaining > 2
+
+
+async def test_beat_whose_key_share_is_held_by_a_guard_goes_through(table: LeaseTable, observe: Observer) -> None:
+    """A fenced transaction's lock does not hold up the renewals of the lease that it checks."""
+    told = Recorder()
+    async with lease(table, KEY, ttl=0.6, observer=told), observe.locked(KEY, "KEY SHARE"):
+        await until(lambda: len(told.of(Renewed)) >= 4)
+    assert not told.of(RenewFailed)
+
+
+@pytest.mark.usefixtures("table")
+async def test_beat_whose_reply_was_dropped_is_harmless(make_pool: MakePool, proxy: Proxy, observe: Observer) -> None:
+    """D1: a renewal that the server made and the client did not hear of is made again; the lease is kept."""
+    pool = await make_pool(proxy.dsn)
+    await warm(pool)
+    told = Recorder()
+    drops = [proxy.drop_reply(RENEW, nth=nth) for nth in (2, 3, 6)]
+    async with lease(pool, KEY, ttl=1.5, observer=told) as held:
+        for drop in drops:
+            await asyncio.wait_for(drop.happened.wait(), 5)
+        before = len(told.of(Renewed))
+        await until(lambda: len(told.of(Renewed)) > before + 1)
+        assert held.is_held
+        assert await observe.fence(KEY) == held.fence == 1
+    assert len(told.of(RenewFailed)) >= 3
+    assert not told.of(Lost)
+    assert told.of(Released)
+
+
+async def test_beat_after_lost_connections_goes_on(
+    table: LeaseTable, observe: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E1: errors of the database are retried and logged with their cause; only zero rows or the deadline is a loss."""
+    told = Recorder()
+    async with lease(table, KEY, ttl=2, heartbeat=0.3, observer=told) as held:
+        for _ in range(3):
+            failed = len(told.of(RenewFailed))
+            # The lease's own connections: whatever is idle in the pool when a beat wants one.
+            await observe.terminate_backends()
+            renewed = len(told.of(Renewed))
+            await until(lambda renewed=renewed: len(told.of(Renewed)) > renewed)  # type: ignore[misc]
+            assert len(told.of(RenewFailed)) >= failed
+        assert held.is_held
+        assert await observe.fence(KEY) == 1
+    assert not told.of(Lost)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.usefixtures("table")
+async def test_beat_that_meets_reset_links_is_retried_with_its_cause_logged(
+    make_pool: MakePool, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E1: two renewals in a row that end by a reset link are two warnings with the error in them, and no loss."""
+    pool = await make_pool(proxy.dsn, max_size=1)
+    await warm(pool)
+    told = Recorder()
+    async with lease(pool, KEY, ttl=3, heartbeat=0.3, observer=told) as held:
+        for count in (1, 2):
+            proxy.delay_replies = 0.2
+            sent = proxy.count(RENEW)
+            await proxy.wait_for(RENEW, count=sent + 1)
+            proxy.reset_links()
+            await until(lambda count=count: len(told.of(RenewFailed)) >= count)  # type: ignore[misc]
+        proxy.delay_replies = 0
+        await until(lambda: told.of(Renewed))
+        assert held.is_held
+    warned = [record for record in caplog.records if record.getMessage().startswith("lease renewal failed")]
+    assert len(warned) >= 2
+    assert all("Error" in record.lease_error for record in warned)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("table")
+async def test_beat_on_an_exhausted_pool_is_sent_when_there_is_a_connection(make_pool: MakePool) -> None:
+    """A body that takes all connections for a moment delays its renewal and does not lose it."""
+    pool = await make_pool(max_size=1)
+    told = Recorder()
+    async with lease(pool, KEY, ttl=1.5, observer=told) as held:
+        async with pool.acquire():
+            await asyncio.sleep(0.9)
+        await until(lambda: told.of(Renewed), within=0.4)
+        assert held.is_held
+    assert not told.of(Lost)
+
+
+async def test_renewals_answered_out_of_order_keep_the_newest_trust(make_pool: MakePool, proxy: Proxy) -> None:
+    """An answer that was overtaken by that of a later renewal does not lower the trust."""
+    pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
+    await LeaseTable(pool).create()
+    held = await acquire(pool, KEY, ttl=30)
+    await asyncio.gather(held.renew(), held.renew())
+    await asyncio.sleep(0.05)
+    proxy.delay_replies = 0.4
+    slow = asyncio.create_task(held.renew())
+    await proxy.wait_for(RENEW, count=proxy.count(RENEW) + 1)
+    # The latency is that of bytes that arrive from now on: let the first answer arrive.
+    await asyncio.sleep(0.1)
+    proxy.delay_replies = 0
+    await held.renew()
+    newest = held.remaining
+    started = time.monotonic()
+    assert not slow.done()
+    await slow
+    assert held.remaining == pytest.approx(newest - (time.monotonic() - started), abs=0.02)
+    await held.release()
+
+
+@pytest.mark.usefixtures("table")
+async def test_trust_counts_from_before_the_request_was_sent(make_pool: MakePool, proxy: Proxy) -> None:
+    """However long an answer takes, its ttl is counted from before the claim, or the renewal, was sent."""
+    pool = await make_pool(proxy.dsn, max_size=1)
+    await warm(pool)
+    proxy.delay_replies = 0.3
+    held = await acquire(pool, KEY, ttl=30)
+    assert held.remaining <= 29.7
+    proxy.delay_replies = 0
+    await held.renew()
+    assert held.remaining > 29.7
+    proxy.delay_replies = 0.3
+    await held.renew()
+    assert held.remaining <= 29.7
+    proxy.delay_replies = 0
+    await held.release()
+
+
+async def test_loss_learned_after_the_body_has_ended_is_a_warning(
+    table: LeaseTable, observe: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A release that finds the tenure over raises nothing: the work was done before anybody could know."""
+    told = Recorder()
+    async with lease(table, KEY, ttl=30, observer=told):
+        await observe.hand_over(KEY)
+    assert [event.error for event in told.of(ReleaseFailed)] == ["the tenure was over before its release"]
+    assert not told.of(Lost)
+    assert [record.levelname for record in caplog.records if record.levelno > 20] == ["WARNING"]
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["holder"] == "other"
+
+
+@pytest.mark.usefixtures("table")
+async def test_renewal_under_way_when_the_body_ends_is_ignored(
+    make_pool: MakePool, proxy: Proxy, observe: Observer
+) -> None:
+    """I1: an answer that comes after the body has ended is neither a loss nor a warning of one."""
+    pool = await make_pool(proxy.dsn, max_size=2)
+    await warm(pool)
+    told = Recorder()
+    async with lease(pool, KEY, ttl=1.5, observer=told):
+        sent = proxy.count(RENEW)
+        proxy.delay_replies = 0.3
+        await proxy.wait_for(RENEW, count=sent + 1)
+        await observe.hand_over(KEY, fence=1)
+    assert not told.of(Lost)
+    proxy.delay_replies = 0
+    await asyncio.sleep(0.3)
+    assert not told.of(Lost)
+
+
+async def test_parts_of_a_lease_say_what_they_are(table: LeaseTable) -> None:
+    """Whatever lives has a repr that names its key or its table."""
+    async with lease(table, KEY) as held:
+        heartbeat, store = held._holding._heartbeat, held._holding._store
+        assert KEY in repr(heartbeat)
+        assert "1 leases" in repr(heartbeat._keeper)
+        for part in (store, store.claims, store.renewals):
+            assert "lease" in repr(part)

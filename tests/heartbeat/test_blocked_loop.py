@@ -1,0 +1,173 @@
+"""K1: a loop that stands still cannot renew: warned of, and lost, but never silent."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import asyncpg
+import pytest
+
+from asyncpg_lease import LeaseLostError, LeaseTable, lease
+from asyncpg_lease.events import Late, Lost, Renewed, RenewFailed
+from tests.conftest import MakePool
+from tests.support.leasing import Recorder, here
+from tests.support.observe import Observer
+from tests.support.processes import Spawn, emit, receive
+from tests.support.proxy import Proxy
+
+KEY = "blocked"
+
+
+async def test_short_blocks_are_warned_of_and_the_lease_is_kept(table: LeaseTable) -> None:
+    """Blocks that leave time for a renewal in between cost a warning with their length, and no lease."""
+    told = Recorder()
+    async with lease(table, KEY, ttl=1.5, observer=told) as held:
+        for _ in range(5):
+            time.sleep(0.4)
+            await asyncio.sleep(0.1)
+        assert held.is_held
+    late = told.of(Late)
+    assert len(late) >= 3
+    assert 0.3 <= max(event.blocked for event in late) < 0.8
+    assert all(0 < event.remaining < 1.5 for event in late)
+    assert not told.of(Lost)
+
+
+async def test_blocks_with_no_time_for_a_renewal_between_them_are_a_loss(table: LeaseTable) -> None:
+    """A body that only ever yields for a turn starves the renewals, and is told that it stalled."""
+    told = Recorder()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=1, observer=told):
+            until_then = time.monotonic() + 5
+            while time.monotonic() < until_then:
+                time.sleep(0.3)
+                await asyncio.sleep(0)
+    assert caught.value.reason == "stalled"
+    assert told.of(Late)
+    assert here().cancelling() == 0
+
+
+async def take(dsn: str, key: str) -> None:
+    """Take the key in this process as soon as it is free, and keep it until told to end."""
+    async with asyncpg.create_pool(dsn, min_size=1) as pool:
+        emit(ready=True)
+        await receive()
+        async with lease(LeaseTable(pool, poll=0.05), key, wait=10, ttl=30) as held:
+            emit(fence=held.fence, holder=held.holder)
+            await receive()
+            emit(held=held.is_held)
+
+
+async def test_block_past_the_deadline_while_a_rival_takes_over_is_a_loss_at_the_first_await(
+    table: LeaseTable, observe: Observer, spawn: Spawn
+) -> None:
+    """After the block is_held is false at once, the next await raises, and the rival's row is not touched."""
+    after_await = False
+    lost: LeaseLostError | None = None
+    rival = await spawn(take, observe.dsn, KEY)
+    await rival.event()
+    try:
+        async with lease(table, KEY, ttl=1) as held:
+            await rival.send()
+            time.sleep(2)
+            assert not held.is_held
+            await asyncio.sleep(0.05)
+            after_await = True
+    except LeaseLostError as error:
+        lost = error
+    assert lost is not None
+    assert lost.reason in {"stalled", "taken_over"}
+    assert not after_await
+    taken = await rival.event()
+    before = await observe.row(KEY)
+    assert before is not None
+    assert (before["fence"], before["holder"]) == (2, taken["holder"])
+    await rival.send()
+    assert (await rival.event())["held"] is True
+    assert await rival.wait() == 0
+
+
+async def test_block_past_the_deadline_without_a_rival_is_a_loss(table: LeaseTable, observe: Observer) -> None:
+    """Past its deadline a lease is given up also where nobody wanted it: a late beat never renews quietly."""
+    told = Recorder()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=1, observer=told):
+            time.sleep(1.05)
+            await asyncio.sleep(0.2)
+    assert caught.value.reason == "stalled"
+    assert not told.of(Renewed)
+    assert await observe.fence(KEY) == 1
+    assert 0.9 < told.of(Late)[0].blocked < 1.5
+
+
+async def test_block_of_many_leases_is_reported_for_each_that_it_matters_to(table: LeaseTable) -> None:
+    """A tenth of the ttl is worth a warning: a long lease does not mind what a short one does."""
+    told = Recorder()
+    async with (
+        lease(table, "long", ttl=600, observer=told),
+        lease(table, "short", ttl=1.2, observer=told),
+    ):
+        await asyncio.sleep(0.05)
+        time.sleep(0.3)
+        await asyncio.sleep(0.05)
+    assert {event.key for event in told.of(Late)} == {"short"}
+
+
+async def test_missed_deadline_is_stalled_only_where_the_loop_was_late(
+    make_pool: MakePool, proxy: Proxy, table: LeaseTable
+) -> None:
+    """Lateness that left time enough for a renewal is not what the lease was lost by."""
+    assert table.name
+    pool = await make_pool(proxy.dsn)
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(pool, KEY, ttl=1.5):
+            proxy.freeze()
+            await asyncio.sleep(0.1)
+            time.sleep(0.2)
+            await asyncio.sleep(10)
+    assert caught.value.reason == "unreachable"
+    proxy.thaw()
+
+
+async def hold(dsn: str, key: str) -> None:
+    """Hold the key in this process and say what became of it."""
+    async with asyncpg.create_pool(dsn, min_size=1) as pool:
+        try:
+            async with lease(pool, key, ttl=1) as held:
+                emit(fence=held.fence)
+                while True:
+                    await asyncio.sleep(0.01)
+        except LeaseLostError as error:
+            emit(lost=error.reason, cancelling=here().cancelling())
+
+
+@pytest.mark.usefixtures("table")
+async def test_process_that_was_stopped_past_its_ttl_has_lost_its_lease(
+    spawn: Spawn, observe: Observer, make_pool: MakePool
+) -> None:
+    """SIGSTOP for longer than the ttl and SIGCONT: the first thing that the process learns is its loss."""
+    child = await spawn(hold, observe.dsn, KEY)
+    assert (await child.event())["fence"] == 1
+    child.signal(signal.SIGSTOP)
+    pool = await make_pool()
+    async with lease(LeaseTable(pool, poll=0.05), KEY, wait=5) as held:
+        child.signal(signal.SIGCONT)
+        event = await child.event()
+        assert event["lost"] in {"stalled", "taken_over", "unreachable"}
+        assert event["cancelling"] == 0
+        await held.verify()
+    assert await child.wait() == 0
+
+
+async def test_late_renewal_is_no_longer_tried_once_it_is_over(table: LeaseTable, observe: Observer) -> None:
+    """After a loss no statement of the lease's goes out: its renewal ends with it."""
+    told = Recorder()
+    with pytest.raises(LeaseLostError):
+        async with lease(table, KEY, ttl=0.6, observer=told):
+            await observe.connection.execute("ALTER TABLE lease RENAME TO elsewhere")
+            await asyncio.sleep(10)
+    failed = len(told.of(RenewFailed))
+    await asyncio.sleep(0.3)
+    assert len(told.of(RenewFailed)) == failed

@@ -1,0 +1,228 @@
+"""Each reason for a loss, and that the body is stopped in time for each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
+from asyncpg_lease.events import Lost, RenewFailed
+from tests.conftest import MakePool
+from tests.support.bodies import Bodies
+from tests.support.leasing import Recorder, here, until, warm
+from tests.support.leftovers import library_tasks
+from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+from tests.support.statements import RENEW
+
+KEY = "lost"
+Harm = Callable[[Observer], Awaitable[object]]
+
+HARMS: dict[str, tuple[Harm, str, str | None]] = {
+    "another holder": (lambda observe: observe.hand_over(KEY), "taken_over", "other"),
+    "another holder with the same fence": (lambda observe: observe.hand_over(KEY, fence=1), "taken_over", "other"),
+    "run out": (lambda observe: observe.expire(KEY), "expired", None),
+    "released by hand": (
+        lambda observe: observe.connection.execute("UPDATE lease SET released_at = clock_timestamp()"),
+        "expired",
+        None,
+    ),
+    "deleted": (lambda observe: observe.connection.execute("DELETE FROM lease"), "deleted", None),
+    "truncated": (lambda observe: observe.connection.execute("TRUNCATE lease"), "deleted", None),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_loss_that_a_beat_finds_has_its_reason(table: LeaseTable, observe: Observer, harm: str) -> None:
+    """The next renewal finds the row changed and cancels the body, with the reason and whoever has the key now."""
+    act, reason, taken_by = HARMS[harm]
+    told = Recorder()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.9, observer=told) as held:
+            await act(observe)
+            started = time.monotonic()
+            await asyncio.sleep(10)
+    assert time.monotonic() - started < 0.6
+    assert (caught.value.reason, caught.value.taken_by) == (reason, taken_by)
+    assert (caught.value.key, caught.value.holder, caught.value.fence) == (KEY, held.holder, 1)
+    assert caught.value.__cause__ is None
+    assert [(event.reason, event.taken_by) for event in told.of(Lost)] == [(reason, taken_by)]
+    assert held.lost is caught.value
+    assert here().cancelling() == 0
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_loss_that_verify_finds_has_its_reason_and_cancels_nothing(
+    table: LeaseTable, observe: Observer, harm: str
+) -> None:
+    """verify() asks the server and raises in its caller alone."""
+    act, reason, taken_by = HARMS[harm]
+    held = await acquire(table, KEY, ttl=30)
+    await held.verify()
+    await act(observe)
+    with pytest.raises(LeaseLostError) as caught:
+        await held.verify()
+    assert (caught.value.reason, caught.value.taken_by) == (reason, taken_by)
+    assert held.lost is None
+    await held.release()
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("fault", ["cut", "frozen", "refused"])
+async def test_unreachable_server_stops_the_body_before_others_get_in(
+    make_pool: MakePool, proxy: Proxy, bodies: Bodies, fault: str
+) -> None:
+    """A2: with no renewal confirmed the body has ended before the row can run out for others."""
+    mine, others = await make_pool(proxy.dsn), await make_pool()
+    await warm(mine)
+
+    async def hold() -> LeaseLostError:
+        with pytest.raises(LeaseLostError) as caught:
+            async with lease(mine, KEY, ttl=1.5):
+                with bodies.running("A"):
+                    await asyncio.sleep(0.3)
+                    if fault == "frozen":
+                        proxy.freeze()
+                    else:
+                        proxy.refuse()
+                    if fault == "cut":
+                        proxy.reset_links()
+                    elif fault == "refused":
+                        mine.terminate()
+                    await asyncio.sleep(10)
+        return caught.value
+
+    async def compete() -> None:
+        async with lease(LeaseTable(others, poll=0.05), KEY, wait=10):
+            with bodies.running("B"):
+                await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(hold())
+    await until(lambda: bodies.all)
+    started = time.monotonic()
+    await compete()
+    assert time.monotonic() - started < 2.5
+    loss = await task
+    proxy.thaw()
+    await proxy.accept()
+    assert not bodies.overlapping()
+    assert [body.who for body in bodies.all] == ["A", "B"]
+    assert loss.reason == "unreachable"
+    if fault == "cut":
+        assert isinstance(loss.__cause__, Exception)
+
+
+async def test_deadline_does_not_wait_for_a_renewal_that_hangs(
+    make_pool: MakePool, proxy: Proxy, table: LeaseTable, observe: Observer
+) -> None:
+    """A4: the body is cancelled at its deadline while the renewal is under way, and leaving is bounded."""
+    assert table.name
+    pool = await make_pool(proxy.dsn)
+    await warm(pool)
+    told = Recorder()
+    started = time.monotonic()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(pool, KEY, ttl=1.5, observer=told):
+            proxy.delay_replies = 6
+            try:
+                await asyncio.sleep(10)
+            finally:
+                cancelled = time.monotonic()
+    assert 1.3 <= cancelled - started <= 1.8
+    assert time.monotonic() - started <= 3
+    assert caught.value.reason == "unreachable"
+    proxy.delay_replies = 0
+    proxy.reset_links()
+    await until(lambda: not library_tasks(), within=2)
+    assert await observe.fence(KEY) == 1
+
+
+async def test_deadline_of_a_row_that_stays_locked_is_kept(table: LeaseTable, observe: Observer) -> None:
+    """A4: a row that another session keeps locked is renewed by nobody: the body is cancelled at the deadline."""
+    told = Recorder()
+    async with observe.connection.transaction():
+        started = time.monotonic()
+        with pytest.raises(LeaseLostError) as caught:
+            async with lease(table, KEY, ttl=1, observer=told):
+                await observe.connection.execute("SELECT FROM lease FOR UPDATE")
+                await asyncio.sleep(10)
+        assert 0.85 <= time.monotonic() - started <= 1.5
+    assert caught.value.reason == "unreachable"
+    assert told.of(RenewFailed)
+    await until(lambda: not library_tasks(), within=2)
+
+
+@pytest.mark.usefixtures("table")
+async def test_deadline_with_an_exhausted_pool_is_kept(make_pool: MakePool) -> None:
+    """A body that keeps every connection of the pool loses its lease in time, for want of a renewal."""
+    pool = await make_pool(max_size=1)
+    started = time.monotonic()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(pool, KEY, ttl=0.9), pool.acquire():
+            await asyncio.sleep(10)
+    assert 0.75 <= time.monotonic() - started <= 1.4
+    assert caught.value.reason == "unreachable"
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("ttl", [0.3, 1.0])
+async def test_exit_after_a_loss_by_the_deadline_needs_no_database(
+    make_pool: MakePool, proxy: Proxy, ttl: float
+) -> None:
+    """On a frozen network the body is stopped and the block left within the ttl and two seconds."""
+    pool = await make_pool(proxy.dsn)
+    await warm(pool)
+    started = time.monotonic()
+    with pytest.raises(LeaseLostError):
+        async with lease(pool, KEY, ttl=ttl):
+            proxy.freeze()
+            await asyncio.sleep(10)
+    assert time.monotonic() - started < ttl + 2
+    proxy.thaw()
+
+
+async def test_error_of_the_database_is_the_cause_of_the_loss(table: LeaseTable, observe: Observer) -> None:
+    """A loss by the deadline has the last error of the renewals as its cause."""
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.6):
+            await observe.connection.execute("ALTER TABLE lease RENAME TO elsewhere")
+            await asyncio.sleep(10)
+    assert caught.value.reason == "unreachable"
+    assert type(caught.value.__cause__).__name__ == "LeaseTableError"
+    assert caught.value.__suppress_context__
+
+
+async def test_is_held_is_false_past_the_deadline_whatever_else_happens(table: LeaseTable) -> None:
+    """The property asks the clock and nobody else: a loop that stood still past the deadline holds nothing."""
+
+    async def use(held: Lease) -> list[bool]:
+        seen = [held.is_held]
+        time.sleep(0.3)
+        return [*seen, held.is_held]
+
+    held = await acquire(table, KEY, ttl=0.3)
+    assert await use(held) == [True, False]
+    with pytest.raises(LeaseLostError):
+        held.raise_if_lost()
+    await held.release()
+
+
+@pytest.mark.usefixtures("table")
+async def test_renewal_of_one_of_many_leases_that_is_lost_leaves_the_others(
+    make_pool: MakePool, proxy: Proxy, observe: Observer
+) -> None:
+    """Leases that are renewed in one statement are lost one by one."""
+    pool = await make_pool(proxy.dsn, max_size=1)
+    leases = [await acquire(pool, f"{KEY}-{number}", ttl=1.2, on_lost="flag") for number in range(3)]
+    for held in leases:
+        await held.__aenter__()
+    await observe.hand_over(f"{KEY}-1")
+    await asyncio.wait_for(leases[1].wait_lost(), 2)
+    sent = proxy.count(RENEW)
+    await proxy.wait_for(RENEW, count=sent + 1)
+    assert [held.is_held for held in leases] == [True, False, True]
+    for held in leases:
+        await held.__aexit__(None, None, None)

@@ -1,0 +1,72 @@
+"""current_lease(): deep code finds the lease whose block it runs in."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import copy_context
+
+import pytest
+
+from asyncpg_lease import LeaseTable, acquire, current_lease, lease
+from tests.support.observe import Observer
+
+
+async def test_current_lease_outside_of_a_block_is_a_lookup_error(table: LeaseTable) -> None:
+    """Before, after and without a block there is none, and the error says which was looked for."""
+    with pytest.raises(LookupError, match="no lease is entered"):
+        current_lease()
+    async with lease(table, "a"):
+        with pytest.raises(LookupError, match="no lease of 'b'"):
+            current_lease("b")
+    with pytest.raises(LookupError):
+        current_lease()
+    held = await acquire(table, "c")
+    with pytest.raises(LookupError):
+        current_lease("c")
+    await held.release()
+
+
+async def test_current_lease_of_nested_blocks_is_the_innermost(table: LeaseTable) -> None:
+    """Without a key it is the innermost, with one it is that key's."""
+    async with lease(table, "a") as outer, lease(table, "b") as inner:
+        assert current_lease() is inner
+        assert current_lease("a") is outer
+        assert current_lease("b") is inner
+        await inner.release()
+        assert current_lease() is outer
+
+
+async def test_current_lease_in_a_child_task_ends_with_the_block(table: LeaseTable) -> None:
+    """A task started inside sees the lease until the block is left, and not after it."""
+    left = asyncio.Event()
+
+    async def child() -> list[int]:
+        seen = [current_lease().fence]
+        await left.wait()
+        with pytest.raises(LookupError):
+            current_lease()
+        return seen
+
+    async with lease(table, "a") as held:
+        task = asyncio.create_task(child())
+        await asyncio.sleep(0)
+    left.set()
+    assert await task == [held.fence]
+
+
+async def test_current_lease_of_a_block_left_in_another_context_is_gone(table: LeaseTable) -> None:
+    """Where the block was left by somebody else, this context does not show it any more."""
+    context = lease(table, "a")
+    held = await context.__aenter__()
+    assert current_lease() is held
+    await asyncio.get_running_loop().create_task(context.__aexit__(None, None, None), context=copy_context())
+    with pytest.raises(LookupError):
+        current_lease()
+
+
+async def test_current_lease_that_is_lost_is_still_the_current_one(table: LeaseTable, observe: Observer) -> None:
+    """What is written after a loss must carry its fence all the same."""
+    async with lease(table, "a", ttl=0.6, on_lost="flag") as held:
+        await observe.expire("a")
+        await held.wait_lost()
+        assert current_lease() is held

@@ -1,0 +1,170 @@
+"""Every event reaches the table's observer, the lease's, and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+import pytest
+
+from asyncpg_lease import Event, LeaseError, LeaseTable, acquire, events, lease
+from asyncpg_lease.events import Acquired, Lost, Notifier, Released, Renewed, Unavailable
+from tests.conftest import MakePool
+from tests.support.leasing import Recorder, until
+from tests.support.observe import Observer
+
+KEY = "told"
+LOGGER = "asyncpg_lease"
+LEVELS = {
+    "Acquired": ("INFO", "lease acquired"),
+    "Unavailable": ("DEBUG", "lease unavailable"),
+    "Waiting": ("INFO", "waiting for lease"),
+    "WaitingFailed": ("WARNING", "claim failed, still waiting for lease"),
+    "Renewed": ("DEBUG", "lease renewed"),
+    "RenewFailed": ("WARNING", "lease renewal failed, trying again"),
+    "Late": ("WARNING", "event loop was blocked while a lease was held"),
+    "Lost": ("ERROR", "lease lost"),
+    "Released": ("INFO", "lease released"),
+    "ReleaseFailed": ("WARNING", "lease not released, its ttl will end it"),
+}
+
+
+async def live_through_everything(table: LeaseTable, observe: Observer, mine: Recorder) -> None:
+    """Make every kind of event happen to one key."""
+    async with lease(table, KEY, ttl=1.5, observer=mine):
+        with suppress(LeaseError):
+            await acquire(table, KEY, wait=0.05, observer=mine)
+        await observe.connection.execute("ALTER TABLE lease RENAME TO elsewhere")
+        await until(lambda: mine.of(events.RenewFailed))
+        await observe.connection.execute("ALTER TABLE elsewhere RENAME TO lease")
+        await until(lambda: mine.of(Renewed))
+        time.sleep(0.25)
+        await asyncio.sleep(0.01)
+    with suppress(LeaseError):
+        async with lease(table, KEY, ttl=0.5, observer=mine):
+            await observe.hand_over(KEY, ttl=0.5)
+            await asyncio.sleep(2)
+    async with lease(table, KEY, wait=2, ttl=30, observer=mine):
+        await observe.hand_over(KEY, ttl=30)
+    waiter = asyncio.create_task(acquire(table, KEY, wait=30, observer=mine))
+    for _ in range(400):
+        await observe.terminate_backends()
+        if mine.of(events.WaitingFailed):
+            break
+        await asyncio.sleep(0.002)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+
+
+async def test_every_event_is_told_to_both_observers_and_logged(
+    make_pool: MakePool, observe: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each kind is seen by the table's observer, the lease's, and as a record with its level, prefix and fields."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+    tables, mine = Recorder(), Recorder()
+    table = LeaseTable(await make_pool(max_size=1), poll=0.02, observer=tables)
+    await table.create()
+    await live_through_everything(table, observe, mine)
+    await table.aclose()
+    assert tables.events == mine.events
+    assert {type(event).__name__ for event in mine.events} == set(LEVELS)
+    records = [record for record in caplog.records if hasattr(record, "lease_key")]
+    assert len(records) == len(mine.events)
+    for event, record in zip(mine.events, records, strict=True):
+        level, prefix = LEVELS[type(event).__name__]
+        assert record.levelname == level
+        assert record.getMessage().startswith(f"{prefix}: key={KEY!r} holder={event.holder!r}")
+        assert record.name == LOGGER
+        for name, value in vars(event).items():
+            assert getattr(record, f"lease_{name}") == value
+
+
+async def test_event_of_a_loss_says_all_that_is_known(table: LeaseTable, observe: Observer) -> None:
+    """The events of one tenure carry its key, holder and fence, and how long things took."""
+    told = Recorder()
+    with suppress(LeaseError):
+        async with lease(table, KEY, ttl=0.6, observer=told) as held:
+            await until(lambda: told.of(Renewed))
+            await observe.hand_over(KEY)
+            await asyncio.sleep(2)
+    assert {(event.key, event.holder) for event in told.events} == {(KEY, held.holder)}
+    assert [type(event) for event in told.events] == [Acquired, Renewed, Lost]
+    renewed, lost = told.of(Renewed)[0], told.of(Lost)[0]
+    assert renewed.fence == lost.fence == 1
+    assert 0 < renewed.took < 0.3
+    assert 0.3 < renewed.remaining <= 0.6
+    async with lease(table, "other", observer=told):
+        await asyncio.sleep(0.1)
+    assert 0.1 <= told.of(Released)[0].held_for < 0.5
+
+
+async def test_observer_that_raises_harms_nothing(table: LeaseTable, caplog: pytest.LogCaptureFixture) -> None:
+    """An observer's error is logged with its name, and neither the lease nor the next observer notices."""
+    told = Recorder()
+
+    def broken(event: Event, /) -> None:
+        raise ValueError(event.key)
+
+    notifier = Notifier(broken, told, None)
+    notifier.tell(Released(key=KEY, holder="h", fence=1, held_for=1.0))
+    assert len(told.events) == 1
+    async with lease(table, KEY, ttl=30, observer=broken) as held:
+        assert held.is_held
+    failures = [record for record in caplog.records if record.getMessage() == "lease observer failed"]
+    assert len(failures) == 3
+    assert failures[0].exc_info
+    assert "broken" in failures[0].lease_observer  # type: ignore[attr-defined]
+
+
+def test_notifier_without_anybody_to_tell_wants_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """No observer and no log: no event is worth making; each of the two alone makes it so."""
+    caplog.set_level(logging.CRITICAL, LOGGER)
+    silent = Notifier()
+    assert not silent.wants(Acquired)
+    assert silent.plus(None) is silent
+    assert silent.plus(Recorder()).wants(Renewed)
+    caplog.set_level(logging.INFO, LOGGER)
+    assert silent.wants(Acquired)
+    assert not silent.wants(Unavailable)
+    assert "Notifier" in repr(silent)
+
+
+async def test_lease_without_anybody_to_tell_makes_no_event(
+    table: LeaseTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With logging off and no observer, the events of the ordinary course are not even made."""
+    made: list[str] = []
+    for kind in Event.__subclasses__():
+        init = kind.__init__
+
+        def noting(self: Event, *args: object, _init: object = init, **kwargs: object) -> None:
+            made.append(type(self).__name__)
+            _init(self, *args, **kwargs)  # type: ignore[operator]
+
+        monkeypatch.setattr(kind, "__init__", noting)
+    caplog.set_level(logging.CRITICAL, LOGGER)
+    async with lease(table, KEY, ttl=0.6) as held:
+        await asyncio.sleep(0.5)
+        assert await table.get(KEY)
+        with suppress(LeaseError):
+            await acquire(table, KEY)
+    assert held.lost is None
+    assert made == []
+    caplog.set_level(logging.INFO, LOGGER)
+    async with lease(table, KEY):
+        pass
+    assert made == ["Acquired", "Released"]
+
+
+def test_events_are_values() -> None:
+    """Events compare by kind and fields, can be keys of a dict, cannot be changed, and show all they know."""
+    one, same = (Released(key=KEY, holder="h", fence=1, held_for=2.0) for _ in range(2))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != Released(key=KEY, holder="h", fence=2, held_for=2.0)
+    assert one != "lease released"
+    assert repr(one) == "Released(key='told', holder='h', fence=1, held_for=2.0)"
+    with pytest.raises(AttributeError):
+        one.fence = 3  # type: ignore[misc]

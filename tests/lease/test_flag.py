@@ -1,0 +1,72 @@
+"""on_lost="flag": a loss is marked, logged and told, and the body goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from asyncpg_lease import LeaseLostError, LeaseTable, lease
+from tests.conftest import MakePool
+from tests.support.leasing import here
+from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+
+KEY = "flagged"
+
+
+async def test_flag_marks_logs_and_wakes_without_cancelling(
+    table: LeaseTable, observe: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loss is in `lost`, in the log as an ERROR and wakes wait_lost(); nothing is raised or cancelled."""
+    async with lease(table, KEY, ttl=0.6, on_lost="flag") as held:
+        waiter = asyncio.create_task(held.wait_lost())
+        await observe.hand_over(KEY)
+        loss = await asyncio.wait_for(waiter, 2)
+        assert loss is held.lost
+        assert isinstance(loss, LeaseLostError)
+        assert (loss.reason, loss.taken_by) == ("taken_over", "other")
+        assert not held.is_held
+        with pytest.raises(LeaseLostError):
+            held.raise_if_lost()
+        with pytest.raises(LeaseLostError):
+            await held.renew()
+        await asyncio.sleep(0.01)
+        assert here().cancelling() == 0
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.getMessage().split(":")[0] for record in errors] == ["lease lost"]
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["holder"] == "other"
+
+
+async def test_flag_by_the_deadline_is_the_same(make_pool: MakePool, proxy: Proxy, table: LeaseTable) -> None:
+    """A loss by the deadline is flagged like any other."""
+    assert table.name
+    pool = await make_pool(proxy.dsn)
+    async with lease(pool, KEY, ttl=0.4, on_lost="flag") as held:
+        proxy.freeze()
+        loss = await asyncio.wait_for(held.wait_lost(), 2)
+        assert loss is not None
+        assert loss.reason in {"unreachable", "stalled"}
+        proxy.thaw()
+    await asyncio.sleep(0)
+
+
+async def test_flag_lets_the_bodys_error_out(table: LeaseTable, observe: Observer) -> None:
+    """The body's own error comes out of a flagged block as of any other."""
+    with pytest.raises(ValueError, match="mine"):
+        async with lease(table, KEY, ttl=0.6, on_lost="flag") as held:
+            await observe.expire(KEY)
+            await held.wait_lost()
+            message = "mine"
+            raise ValueError(message)
+
+
+async def test_wait_lost_returns_none_when_the_block_is_left(table: LeaseTable) -> None:
+    """A watcher of a lease that ends well is told so: None."""
+    async with lease(table, KEY) as held:
+        waiter = asyncio.create_task(held.wait_lost())
+        await asyncio.sleep(0)
+    assert await waiter is None

@@ -1,0 +1,87 @@
+"""J2: a lease in a web application's lifespan is released when the server is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.lease.lifespan_app import KEY
+from tests.support.observe import Observer
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs unix sockets and signals")
+
+
+@asynccontextmanager
+async def serving(way: str, dsn: str, socket: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the application under uvicorn until its lifespan has begun."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "uvicorn", "tests.lease.lifespan_app:app", "--uds", str(socket)),
+        *("--log-level", "warning", "--timeout-graceful-shutdown", "1"),
+        cwd=ROOT,
+        env={**os.environ, "LIFESPAN": way, "LIFESPAN_DSN": dsn},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert await line_of(process) == "held"
+        async with asyncio.timeout(10):
+            while not socket.exists():
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    """Return the next line that the application says."""
+    assert process.stdout is not None
+    async with asyncio.timeout(15):
+        return (await process.stdout.readline()).decode().strip()
+
+
+async def stop(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
+    """Stop the server by a signal and return its exit code."""
+    process.send_signal(number)
+    assert await line_of(process) == "ended"
+    async with asyncio.timeout(10):
+        return await process.wait()
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_lifespan_ended_by_a_signal_has_released_its_lease(
+    dsn: str, observe: Observer, tmp_path: Path, number: signal.Signals
+) -> None:
+    """J2: SIGTERM and SIGINT end the server as they do without a lease, and the row is free when it has ended."""
+    async with serving("none", dsn, tmp_path / "none") as process:
+        usual = await stop(process, number)
+    for way in ("yield", "task"):
+        async with serving(way, dsn, tmp_path / way) as process:
+            assert not await observe.is_free(KEY)
+            assert await stop(process, number) == usual
+        await observe.until_free(KEY, within=2)
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("way", ["yield", "task"])
+async def test_lifespan_ended_beside_an_open_response_has_released_its_lease(
+    dsn: str, observe: Observer, tmp_path: Path, way: str
+) -> None:
+    """J2: a client that is still being answered delays the end of the server, and not the release after it."""
+    async with serving(way, dsn, tmp_path / "socket") as process:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert await reader.readuntil(b".")
+        await stop(process, signal.SIGTERM)
+        writer.close()
+    await observe.until_free(KEY, within=2)

@@ -1,0 +1,1 @@
+"""Tests of settings and identity: everything that is checked before any I/O."""

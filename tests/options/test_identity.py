@@ -1,0 +1,121 @@
+"""Who holds: a fresh name each time, whatever host and process are called."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import time
+
+import pytest
+
+from asyncpg_lease import LeaseTable, LeaseUnavailableError, acquire, lease
+from asyncpg_lease._identity import fresh_holder
+from asyncpg_lease._statements import bind
+from tests.conftest import MakePool
+from tests.support.bodies import Bodies
+from tests.support.observe import Observer
+from tests.support.processes import Spawn, emit
+
+RANDOM = re.compile(r"/[0-9a-f]{32}$")
+
+
+async def contend_as_pid_one(dsn: str, label: str | None, seconds: float) -> None:
+    """Be a container's only process: pid 1 on a host called app, going for one key again and again."""
+    import asyncpg  # noqa: PLC0415 - in the child
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1)
+        patch.setattr(socket, "gethostname", lambda: "app")
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                try:
+                    async with lease(pool, "k", ttl=1, label=label) as held:
+                        started = time.monotonic()
+                        await asyncio.sleep(0.02)
+                        emit(holder=held.holder, fence=held.fence, started=started, ended=time.monotonic())
+                except LeaseUnavailableError:
+                    await asyncio.sleep(0.005)
+    emit(holder=None)
+
+
+@pytest.mark.parametrize(("label", "seconds"), [(None, 5.0), ("worker", 1.0)])
+async def test_holders_of_two_processes_with_one_name_exclude_each_other(
+    observe: Observer,
+    spawn: Spawn,
+    bodies: Bodies,
+    label: str | None,
+    seconds: float,
+) -> None:
+    """Two replicas that are pid 1 of `app`, or have one label, never hold at once, and are told apart (M1)."""
+    await observe.connection.execute(bind("table", "lease"))
+    children = [await spawn(contend_as_pid_one, observe.dsn, label, seconds) for _ in range(2)]
+    holders: list[set[str]] = []
+    fences: list[int] = []
+    for number, child in enumerate(children):
+        mine: set[str] = set()
+        while (event := await child.event(within=20))["holder"] is not None:
+            mine.add(str(event["holder"]))
+            fences.append(int(str(event["fence"])))
+            bodies.add(str(number), float(str(event["started"])), float(str(event["ended"])))
+        holders.append(mine)
+    assert all(holders), "both had their turn"
+    assert bodies.overlapping() == []
+    assert len(set(fences)) == len(fences) == sum(map(len, holders))
+    assert not holders[0] & holders[1]
+    prefix = label or "app:1"
+    assert all(holder.startswith(f"{prefix}/") for mine in holders for holder in mine)
+
+
+async def test_holders_of_two_handles_in_one_process_exclude_each_other(
+    table: LeaseTable, make_pool: MakePool, observe: Observer
+) -> None:
+    """Two tasks of one process, on one pool or on two, are two holders: the second waits for the first (M1)."""
+    other = await make_pool()
+    for target in (table, other):
+        first = await acquire(table, "k", label="same")
+        with pytest.raises(LeaseUnavailableError):
+            await acquire(target, "k", label="same")
+        waiting = asyncio.create_task(acquire(target, "k", label="same", wait=10))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await first.release()
+        second = await waiting
+        assert second.fence == first.fence + 1
+        assert second.holder != first.holder
+        assert not second.joined
+        await second.release()
+    assert len(await observe.rows()) == 1
+
+
+def test_holder_is_fresh_every_time() -> None:
+    """No two are the same, and none hangs on a seed that a fork or a test may share."""
+    holders = {fresh_holder("same") for _ in range(1000)}
+    assert len(holders) == 1000
+    assert all(RANDOM.search(holder) for holder in holders)
+
+
+def test_holder_without_a_label_says_host_and_process() -> None:
+    """The readable half says where to look."""
+    assert RANDOM.sub("", fresh_holder(None)) == f"{socket.gethostname()}:{os.getpid()}"
+
+
+def test_holder_on_a_host_of_an_impossible_name_fits_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host name that is no UTF-8 does not become a driver's error."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "caf\udce9")
+    assert fresh_holder(None).encode().startswith(b"caf?:")
+
+
+async def test_holder_that_is_explicit_is_used_as_it_is(table: LeaseTable) -> None:
+    """An explicit holder stands in the row without any addition, and joins its own tenure."""
+    first = await acquire(table, "k", holder="me")
+    second = await acquire(table, "k", holder="me")
+    assert (first.holder, second.holder, second.fence) == ("me", "me", first.fence)
+    assert (first.joined, second.joined) == (False, True)
+    await second.release()
+    info = await table.get("k")
+    assert info is not None
+    assert info.state == "held"
+    await first.release()

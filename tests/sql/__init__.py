@@ -1,0 +1,1 @@
+"""Tests of the statements in sql/, each on a real server."""

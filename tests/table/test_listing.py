@@ -1,0 +1,167 @@
+"""LeaseTable.get() and leases(): what they say, in which order, of which keys."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from asyncpg_lease import LeaseTable, acquire
+from asyncpg_lease._statements import key_range
+from tests.support.observe import Observer
+
+LAST = chr(sys.maxunicode)
+KEYS = [
+    "a",
+    "a/b",
+    "a/c",
+    "aa",
+    "A",
+    "B",
+    "b",
+    "Z",
+    "%",
+    "%%",
+    "_",
+    "a_b",
+    "aXb",
+    "\\",
+    "é",
+    "ê",
+    "z",
+    "\ud7ff",
+    "\ud7ffx",
+    "\ue000",
+    "\uffff",
+    "\U00010000",
+    LAST,
+    LAST * 2,
+    f"x{LAST}",
+    f"x{LAST}{LAST}y",
+    "y",
+    "\x01",
+    " ",
+    "\n",
+]
+keys = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+near = st.text(
+    st.sampled_from(["a", "b", "\x01", "\x7f", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", LAST]), max_size=5
+)
+
+
+@pytest.fixture
+async def listed(table: LeaseTable, observe: Observer) -> LeaseTable:
+    """A table with all the keys, and the reserved row."""
+    await observe.connection.executemany(
+        "INSERT INTO lease VALUES ($1, 'h', 1, clock_timestamp(), clock_timestamp() + interval '60 s')",
+        [(key,) for key in ["", *KEYS]],
+    )
+    return table
+
+
+@settings(deadline=None)
+@given(prefix=keys | near, key=keys | near, more=keys | near)
+@example(prefix=LAST, key=LAST, more="")
+@example(prefix=f"a{LAST}", key="b", more=LAST)
+@example(prefix="\ud7ff", key="\ue000", more="x")
+def test_key_range_of_a_prefix_holds_exactly_the_keys_that_begin_with_it(prefix: str, key: str, more: str) -> None:
+    """In the order of the bytes a key is in the range if and only if it starts with the prefix."""
+    least, end = key_range(prefix)
+    for candidate in (key, prefix + more):
+        inside = least.encode() <= candidate.encode() and (end is None or candidate.encode() < end.encode())
+        assert inside == candidate.startswith(prefix)
+
+
+async def test_leases_of_no_prefix_are_all_in_the_order_of_their_bytes(listed: LeaseTable) -> None:
+    """Every key is listed once, as bytes order them, and the reserved row is not a key."""
+    assert [info.key for info in await listed.leases()] == sorted(KEYS, key=str.encode)
+
+
+@pytest.mark.parametrize("start", [*KEYS, "a/", "nothing begins so", f"x{LAST}"])
+async def test_leases_of_a_prefix_are_those_that_begin_with_it(listed: LeaseTable, start: str) -> None:
+    """Wildcards, the ends of Unicode and everything else in a prefix mean themselves."""
+    found = [info.key for info in await listed.leases(start)]
+    assert found == sorted((key for key in KEYS if key.startswith(start)), key=str.encode)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, len(KEYS), len(KEYS) + 5, 2**31 - 1])
+async def test_leases_of_a_limit_are_the_first_so_many(listed: LeaseTable, limit: int) -> None:
+    """A limit cuts the list off at its end, and the reserved row takes no place in it."""
+    found = [info.key for info in await listed.leases(limit=limit)]
+    assert found == sorted(KEYS, key=str.encode)[:limit]
+    assert [info.key for info in await listed.leases("a", limit=2)] == ["a", "a/b"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2**31, True, 1.0, "1"])
+async def test_leases_of_a_limit_that_is_none_is_refused(table: LeaseTable, limit: object) -> None:
+    """A limit is a positive int that the server takes."""
+    with pytest.raises((TypeError, ValueError), match="limit must be"):
+        await table.leases(limit=limit)  # type: ignore[arg-type]
+
+
+async def test_leases_say_in_which_state_each_is(table: LeaseTable, observe: Observer) -> None:
+    """Held, resting under min_hold, or free: after a release as after running out."""
+    held = await acquire(table, "held", ttl=50)
+    for key, min_hold in (("resting", 40.0), ("released", 0.0), ("rested", 40.0)):
+        await (await acquire(table, key, min_hold=min_hold)).release()
+    await observe.shift("rested", -40)
+    crashed = await acquire(table, "crashed")
+    await observe.shift("crashed", -70)
+    infos = {info.key: info for info in await table.leases()}
+    assert {key: info.state for key, info in infos.items()} == {
+        "crashed": "free",
+        "held": "held",
+        "released": "free",
+        "rested": "free",
+        "resting": "resting",
+    }
+    assert (infos["held"].holder, infos["held"].fence) == (held.holder, held.fence)
+    assert (infos["held"].acquired_at, infos["held"].expires_at) == (held.acquired_at, held.expires_at)
+    assert 48 < infos["held"].expires_in <= 50
+    assert -11 < infos["crashed"].expires_in <= -10
+    for key, info in infos.items():
+        one = await table.get(key)
+        assert one is not None
+        assert (one.key, one.holder, one.fence, one.state) == (key, info.holder, info.fence, info.state)
+        assert (one.acquired_at, one.expires_at) == (info.acquired_at, info.expires_at)
+    await held.release()
+    await crashed.release()
+
+
+async def test_get_of_a_key_never_claimed_is_none(table: LeaseTable) -> None:
+    """Nothing is said of a key that has no row, and none is made."""
+    assert await table.get("k") is None
+    assert await table.leases() == []
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "left"),
+    [
+        ("infinity", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), float("inf")),
+        ("12000-01-01 UTC", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), 9000 * 365 * 86400.0),
+    ],
+)
+async def test_expiry_that_no_datetime_can_say_is_read_all_the_same(
+    table: LeaseTable, observe: Observer, written: str, read: datetime, left: float
+) -> None:
+    """A row that an operator keeps shut until infinity, or the year 12000, is read, listed, refused and renewed."""
+    held = await acquire(table, "k")
+    await observe.connection.execute(f"UPDATE lease SET expires_at = '{written}'")
+    (info,) = await table.leases()
+    assert info.expires_at == read
+    assert info.expires_in >= left
+    assert info.state == "held"
+    assert await table.get("k") is not None
+    from_the_claim = None
+    try:
+        await acquire(table, "k")
+    except Exception as error:  # noqa: BLE001 - compared
+        from_the_claim = getattr(error, "expires_at", error)
+    assert from_the_claim == read
+    await held.renew()
+    assert not await observe.is_free("k")
+    await held.release()
+    assert await observe.is_free("k")
