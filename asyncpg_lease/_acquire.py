@@ -8,7 +8,7 @@ from asyncpg_lease._claims import ClaimRequest
 from asyncpg_lease._holding import Holding
 from asyncpg_lease._identity import fresh_holder
 from asyncpg_lease._lease import Lease
-from asyncpg_lease._options import Duration, OnLost, Options, check_text
+from asyncpg_lease._options import Duration, OnLost, Options, check_observer, check_text
 from asyncpg_lease._waiting import obtain
 from asyncpg_lease.errors import LeaseUnavailableError
 from asyncpg_lease.table import LeaseTable, store_of
@@ -28,6 +28,7 @@ class LeaseContext:
     def __init__(self, target: Pool | LeaseTable, key: str, options: Options, observer: Observer | None) -> None:
         self._store = store_of(target)
         self._key = check_text("key", key)
+        check_observer(observer)
         self._options = options
         self._observer = observer
         self._used = False
@@ -93,10 +94,12 @@ def lease(  # noqa: PLR0913 - each is an option of its own
 
     Args:
         target: an asyncpg pool, for its default table ``lease``; or a `LeaseTable`.
-        key: what is leased; 1 to 1,024 UTF-8 bytes without NUL.
+        key: what is leased; 1 to 1,024 UTF-8 bytes without NUL. It is not reentrant: a block inside a block of the
+            same key waits for itself, or finds the key taken.
         ttl: seconds after the last renewal until others may take over; 0.1 to 31,536,000 (a year).
         wait: seconds to wait for the key; 0: one try; `math.inf`: for ever.
-        min_hold: seconds from acquiring for which the key stays shut, however early it is released; 0 to a year.
+        min_hold: seconds from acquiring for which the key stays shut, however early it is released; 0 to a year. For
+            a job with a period: longer than the replicas' clocks differ, and clearly shorter than the period.
         on_lost: ``"cancel"`` cancels the body, once, and `LeaseLostError` comes out of the block; ``"flag"``
             marks the lease, logs an error, and wakes `Lease.wait_lost`.
         label: the readable half of the holder; None: ``host:pid``.
@@ -104,7 +107,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
             your word that all who use the name may work at once.
         heartbeat: seconds from one renewal to the next; None: ttl / 3.
         grace: seconds before the end of trust at which the lease is given up; None: ttl / 10.
-        observer: called with every event of this lease, beside the table's own.
+        observer: called with every event of this lease, beside the table's own; see `asyncpg_lease.events`.
 
     Returns:
         An async context manager for one use, which yields the `Lease`.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import RETRIED, fetch_again, may_have_been_done, terminate
-from asyncpg_lease._jobs import SHUTDOWN_LIMIT, Job, deliver
+from asyncpg_lease._jobs import MIN_STINT, SHUTDOWN_LIMIT, Job, deliver, stint_for
 from asyncpg_lease._statements import ClaimRow, claim_row
 from asyncpg_lease._tasks import load_backend, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
@@ -93,21 +93,24 @@ class Claims:
         loop = self._connections.check_loop()
         answer: asyncio.Future[Claim | ClaimRow | None] = loop.create_future()
         attempt = _Attempt(request, answer, self._note(loop.create_future()))
-        # A claim that was sent may go on after whoever waited has gone: cut off, it could still be granted,
-        # and nobody would know to give it back. Past its ttl it is worth nothing.
+        # A claim that was sent may go on for a while after whoever waited has gone: cut off, it could still be
+        # granted, and nobody would know its fence.
         job = Job(
             f"the claim of {request.key!r} by {request.holder!r}",
             partial(self._run, attempt),
             partial(self._fail, attempt),
             limit,
-            extension=request.ttl,
+            stint=min(stint_for(request.ttl), request.ttl),
             on_limit=partial(self._time_out, attempt, limit),
         )
         self._connections.submit(job)
         try:
             return await answer
         except asyncio.CancelledError:
+            until = local_time() + GIVE_BACK_LIMIT
             await wait_shielded(self._abandon(job, attempt), GIVE_BACK_LIMIT)
+            # Its loop may be closing, and a worker that hands a connection back would be cut off.
+            await wait_shielded(self._connections.finishing(), until - local_time())
             raise
         except GeneratorExit:
             # The caller's frame is being closed and may not await, and its loop may be closed already.
@@ -128,6 +131,8 @@ class Claims:
             return [self.release(claim.tenure, claim.trust.ttl)] if isinstance(claim, Claim) and claim.began else []
         if self._connections.withdraw(job):
             attempt.settle()
+        else:
+            job.bound(min(job.stint, MIN_STINT))
         return [attempt.settled]
 
     def release(self, tenure: Tenure, limit: float, min_hold: float = 0.0) -> asyncio.Future[bool]:
@@ -235,7 +240,11 @@ class Claims:
 
     def _try_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
         async def work(connection: Connection) -> None:
-            deliver(answer, await _expire_on(connection, self._name.statements.release, expiry))
+            released = await _expire_on(connection, self._name.statements.release, expiry)
+            deliver(answer, released or expiry.unheard)
+            if expiry.fence is None and not released:
+                # The claim whose answer was lost may be under way still.
+                asyncio.get_running_loop().call_later(pause, self._sweep, expiry, 2 * pause)
 
         def failed(error: BaseException) -> None:
             expiry.unheard = expiry.unheard or may_have_been_done(error)
@@ -247,8 +256,12 @@ class Claims:
                 self._connections.tasks.start(retry, f"release:{expiry.key}")
 
         limit = max(expiry.until - local_time(), MIN_LIMIT)
-        job = Job(f"the release of {expiry.key!r} by {expiry.holder!r}", work, failed, limit)
+        job = Job(f"the release of {expiry.key!r} by {expiry.holder!r}", work, failed, limit, stint=MIN_STINT)
         self._connections.submit(job)
+
+    def _sweep(self, expiry: _Expiry, pause: float) -> None:
+        if not self.closing and not self._connections.pool.is_closing() and local_time() < expiry.until:
+            self._try_expire(expiry, self._note(asyncio.get_running_loop().create_future()), pause)
 
     async def _retry_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
         with suppress(asyncio.CancelledError):
@@ -282,16 +295,16 @@ class _Expiry:
 
 
 async def _expire_on(connection: Connection, sql: str, expiry: _Expiry) -> bool:
-    """Release; tell whether the tenure was live, or was ended by an earlier try that was not heard of."""
+    """Release; tell whether the tenure was live."""
     args = (expiry.key, expiry.holder, expiry.fence, expiry.min_hold)
     try:
-        return bool(await fetch_again(connection, sql, *args)) or expiry.unheard
+        return bool(await fetch_again(connection, sql, *args))
     except asyncio.CancelledError:
         # A loop that is being closed cancels every task, once: again, within the little time that is left.
         expiry.hurried = expiry.unheard = True
         fuse = asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT, terminate, connection)
         try:
-            return bool(await fetch_again(connection, sql, *args)) or expiry.unheard
+            return bool(await fetch_again(connection, sql, *args))
         finally:
             fuse.cancel()
 

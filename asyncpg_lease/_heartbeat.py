@@ -225,10 +225,11 @@ class _Keeper:
         now = local_time()
         blocked = max(now - self._expected, 0.0)
         self._lag += blocked
+        # What has to be done comes before what is only told.
         for heartbeat in tuple(self._kept):
-            heartbeat.report_late(blocked, now)
             if not heartbeat.check_deadline(now) and heartbeat.is_due(now):
                 heartbeat.begin(self._tasks)
+            heartbeat.report_late(blocked, now)
         if self._kept:
             tick = min(_tick_of(heartbeat.trust) for heartbeat in self._kept)
             deadline = min(heartbeat.trust.deadline for heartbeat in self._kept)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import os
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._body import Body
@@ -27,6 +29,7 @@ __all__ = ["Holding", "State"]
 RELEASE_LIMIT = 5.0
 """Seconds for which leaving a block waits for the release; it goes on by itself until the row runs out."""
 
+HAND_BACK_WAIT = 0.5
 MIN_LIMIT = 0.1
 BUSY_PAUSE = 0.02
 
@@ -45,6 +48,8 @@ class Holding:
     def __init__(self, store: Store, claim: Claim, options: Options, notifier: Notifier) -> None:
         self.claim = claim
         self.process = os.getpid()
+        self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.state = State.CLAIMED
         self.lost: LeaseLostError | None = None
         self.ended = asyncio.Event()
@@ -87,9 +92,34 @@ class Holding:
     def raise_if_lost(self) -> None:
         """Raise the loss, also one that no timer could report yet."""
         self._check_process()
+        if threading.get_ident() != self._thread:
+            self._raise_in_thread()
         self._check_deadline()
         if self.lost is not None:
-            raise self.lost
+            # Without the frames of earlier raises, which would pile up on the one error.
+            raise self.lost.with_traceback(None)
+
+    def _raise_in_thread(self) -> None:
+        """Raise in a thread that the job runs in: what a loss does has to be done in the loop's own."""
+        if self.lost is None and not self.is_held and self.state is not State.LEFT:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._check_deadline)
+            reason: LossReason = "stalled"
+            raise self._loss(reason, None)
+
+    async def wait_ended(self) -> LeaseLostError | None:
+        """Wait until it is lost or left; before it is entered nobody else keeps its deadline."""
+        while self.state is State.CLAIMED and not self.ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(self._heartbeat.trust.deadline - local_time(), MIN_LIMIT)):
+                    await self.ended.wait()
+            self._check_deadline()
+        await self.ended.wait()
+        return self.lost
+
+    def abandon(self) -> None:
+        """Renew no more a tenure whose block nobody can leave any more; it runs out."""
+        self._heartbeat.stop()
 
     async def verify(self) -> None:
         """Ask the server whether the tenure is live."""
@@ -139,13 +169,17 @@ class Holding:
         cancelled = cancelled or pending
         if isinstance(error, asyncio.CancelledError):
             if others:
+                # The loop may be closing, and a worker that hands a connection back would be cut off.
+                await wait_shielded(self._store.connections.finishing(), HAND_BACK_WAIT)
                 return
         elif cancelled is not None and others:
             raise cancelled
         elif error is not None:
+            if self.lost is not None and error is not self.lost:
+                error.add_note(str(self.lost))
             return
         if self.lost is not None and self._options.on_lost == "cancel":
-            raise self.lost from self.lost.__cause__
+            raise self.lost.with_traceback(None) from self.lost.__cause__
 
     async def release(self) -> asyncio.CancelledError | None:
         """Stop the heartbeat, then release; return a cancellation that came meanwhile."""
@@ -185,6 +219,9 @@ class Holding:
         self.lost = self._loss(reason, taken_by)
         self.lost.__cause__ = cause
         self.ended.set()
+        # The body first: whoever is told may take its time.
+        if self._body is not None and self._options.on_lost == "cancel":
+            self._body.cancel(str(self.lost))
         error = None if cause is None else repr(cause)
         tenure = self.claim.tenure
         self._notifier.tell(
@@ -192,8 +229,6 @@ class Holding:
                 key=tenure.key, holder=tenure.holder, fence=tenure.fence, reason=reason, taken_by=taken_by, error=error
             )
         )
-        if self._body is not None and self._options.on_lost == "cancel":
-            self._body.cancel(str(self.lost))
 
     def _loss(self, reason: LossReason, taken_by: str | None) -> LeaseLostError:
         tenure = self.claim.tenure

@@ -12,9 +12,13 @@ if TYPE_CHECKING:
 
     from asyncpg_lease._driver import Connection
 
-__all__ = ["SHUTDOWN_LIMIT", "Job", "deliver"]
+__all__ = ["MIN_STINT", "SHUTDOWN_LIMIT", "Job", "deliver", "stint_for"]
 
 T = TypeVar("T")
+
+MIN_STINT = 3.0
+MAX_STINT = 15.0
+"""Seconds, at least and at most, for one try of what may be tried again: its connection's link may be dead."""
 
 SHUTDOWN_LIMIT = 2.0
 """Seconds for what is still to be done once the event loop is being closed."""
@@ -26,6 +30,11 @@ def deliver(answer: asyncio.Future[T], value: T) -> bool:
         return False
     answer.set_result(value)
     return True
+
+
+def stint_for(ttl: float) -> float:
+    """Return for how many seconds a statement on a lease of this ttl may go unanswered: a tenth, 3 to 15."""
+    return min(max(ttl / 10, MIN_STINT), MAX_STINT)
 
 
 class Job:
@@ -40,18 +49,19 @@ class Job:
         work: what to do with the connection.
         failed: told the error that the work, or the wait for a connection, ended with.
         limit: seconds for all of it. If it waits still for a connection then, it is not done at all.
-        extension: seconds for which work that has begun may go on after the limit.
-        on_limit: called where the limit is reached while the work is under way.
+        stint: seconds for the work once it has begun, so that a dead link does not hold it up for the whole limit.
+        on_limit: called where the limit is reached while the work is under way, which then goes on.
     """
 
     __slots__ = (
         "connection",
-        "extension",
         "failed",
+        "fuse",
         "hurried",
         "limit",
         "on_limit",
         "overdue",
+        "stint",
         "timer",
         "what",
         "work",
@@ -64,27 +74,32 @@ class Job:
         failed: Callable[[BaseException], None],
         limit: float,
         *,
-        extension: float = 0.0,
+        stint: float,
         on_limit: Callable[[], None] | None = None,
     ) -> None:
         self.what = what
         self.work = work
         self.failed = failed
         self.limit = limit
-        self.extension = extension
+        self.stint = stint
         self.on_limit = on_limit
         self.overdue = False
         self.hurried = False
         self.connection: Connection | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.fuse: asyncio.TimerHandle | None = None
 
     async def do(self, connection: Connection) -> None:
         """Do the work; only the cancellation of the task that does it comes out."""
         self.connection = connection
+        self.bound(self.stint)
         try:
             await self.work(connection)
         except asyncio.CancelledError as error:
             self.failed(error)
+            raise
+        except GeneratorExit:
+            # The loop was closed, and the frame is: nobody is left to be told.
             raise
         except BaseException as error:  # noqa: BLE001 - told, whatever it is
             self.failed(self._overdue_error() if self.overdue else error)
@@ -99,14 +114,16 @@ class Job:
 
     def settle(self) -> None:
         """Take note that no limit is to be kept any more."""
-        if self.timer is not None:
-            self.timer.cancel()
+        for handle in (self.timer, self.fuse):
+            if handle is not None:
+                handle.cancel()
 
-    def tighten(self, limit: float) -> None:
-        """Bound what is left of the work, which is under way, by another limit."""
-        self.settle()
-        self.limit = limit
-        self.timer = asyncio.get_running_loop().call_later(limit, self.reach_limit)
+    def bound(self, stint: float) -> None:
+        """Bound what is left of the work, which is under way."""
+        if self.fuse is not None:
+            self.fuse.cancel()
+        self.stint = stint
+        self.fuse = asyncio.get_running_loop().call_later(stint, self._give_up)
 
     def hurry(self, on_limit: Callable[[], None]) -> None:
         """Wait no longer than the closing of a loop may take."""
@@ -116,10 +133,11 @@ class Job:
         self.timer = asyncio.get_running_loop().call_later(self.limit, on_limit)
 
     def reach_limit(self) -> None:
-        """End the work, or let it go on for its extension."""
-        if self.on_limit is not None:
+        """End the work, or let it go on where somebody else is to know of it."""
+        if self.on_limit is None:
+            self._give_up()
+        else:
             self.on_limit()
-        self.timer = asyncio.get_running_loop().call_later(self.extension, self._give_up)
 
     def _give_up(self) -> None:
         if self.connection is not None:
@@ -127,4 +145,5 @@ class Job:
             terminate(self.connection)
 
     def _overdue_error(self) -> TimeoutError:
-        return TimeoutError(f"no answer to {self.what} within {self.limit:.3f} s; the statement was given up")
+        stint = min(self.stint, self.limit)
+        return TimeoutError(f"no answer to {self.what} within {stint:.3f} s; the statement was given up")

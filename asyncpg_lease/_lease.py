@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from contextvars import ContextVar, Token
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._holding import Holding, State
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from asyncpg_lease.errors import LeaseLostError
 
 __all__ = ["Lease", "current_lease"]
+
+
+logger = logging.getLogger("asyncpg_lease")
 
 
 class Lease:
@@ -33,18 +38,27 @@ class Lease:
 
     def __init__(self, holding: Holding) -> None:
         self._holding = holding
-        self._token: Token[tuple[Lease, ...]] | None = None
 
     def __repr__(self) -> str:
         """Name key, holder, fence and state."""
         return f"<Lease {self._holding!r}>"
 
     def __del__(self) -> None:
-        """Warn of a lease that was neither entered nor released: it keeps everybody out until its ttl is over."""
+        """Warn of a lease that was neither left nor released: it keeps everybody out until its ttl is over.
+
+        An entered one that nobody can leave any more is renewed no longer, or it would be for ever.
+        """
         holding = self._holding
-        if holding.state is State.CLAIMED and holding.lost is None and holding.process == os.getpid():
-            msg = f"{self!r} was dropped: use `async with` on it, or release it; its row stays until its ttl is over"
-            warnings.warn(msg, ResourceWarning, stacklevel=1, source=self)
+        if holding.state is State.LEFT or holding.lost is not None or holding.process != os.getpid():
+            return
+        if holding.state is State.ENTERED:
+            # A garbage collection may run in any thread, and after the loop was closed.
+            with suppress(RuntimeError):
+                holding.loop.call_soon_threadsafe(holding.abandon)
+        msg = f"{self!r} was dropped: use `async with` on it, or release it; its row stays until its ttl is over"
+        # Python hides a ResourceWarning unless it is asked for.
+        logger.warning("lease dropped: %s", msg, extra={"lease_key": self.key, "lease_holder": self.holder})
+        warnings.warn(msg, ResourceWarning, stacklevel=1, source=self)
 
     @property
     def key(self) -> str:
@@ -110,8 +124,7 @@ class Lease:
 
     async def wait_lost(self) -> LeaseLostError | None:
         """Wait until the lease is lost; return the loss, or None where it was left without one."""
-        await self._holding.ended.wait()
-        return self._holding.lost
+        return await self._holding.wait_ended()
 
     async def verify(self) -> None:
         """Ask the server whether the tenure is live, at this moment; cancels nothing, renews nothing.
@@ -154,7 +167,7 @@ class Lease:
             LeaseLostError: it was not entered before its deadline.
         """
         self._holding.enter()
-        self._token = _entered.set((self, *_entered.get()))
+        _entered.set((self, *_entered.get()))
         return self
 
     async def __aexit__(
@@ -167,14 +180,8 @@ class Lease:
         Raises:
             LeaseLostError: the lease was lost before the body had ended, and `on_lost` is "cancel".
         """
-        if self._token is not None:
-            try:
-                _entered.reset(self._token)
-            except ValueError:
-                # Left in another context than it was entered in, which sees that it is left by its state.
-                pass
-            finally:
-                self._token = None
+        # By value: another context than the entering one may leave, and not the last one entered.
+        _entered.set(tuple(held for held in _entered.get() if held is not self))
         await self._holding.leave(error)
 
 

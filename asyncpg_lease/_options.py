@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
-__all__ = ["Duration", "OnLost", "Options", "check_limit", "check_name", "check_prefix", "check_text", "fold_duration"]
+__all__ = [
+    "Duration",
+    "OnLost",
+    "Options",
+    "check_limit",
+    "check_name",
+    "check_observer",
+    "check_prefix",
+    "check_text",
+    "fold_duration",
+]
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""
@@ -77,6 +87,17 @@ def check_limit(value: object) -> int | None:
     return value
 
 
+def check_observer(value: object) -> None:
+    """Refuse, where it is given, what could only fail when the first event comes.
+
+    Raises:
+        TypeError: it is not callable.
+    """
+    if value is not None and not callable(value):
+        msg = f"observer must be callable with an event, or None, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
 def fold_duration(name: str, value: object, least: float, most: float) -> float:
     """Return the duration as seconds where it is a number or a timedelta from `least` to `most`."""
     if isinstance(value, timedelta):
@@ -91,7 +112,8 @@ def fold_duration(name: str, value: object, least: float, most: float) -> float:
         raise TypeError(msg)
     # A NaN fails this comparison too.
     if not least <= seconds <= most:
-        msg = f"{name} must be between {least:g} and {most:g} seconds; it is {seconds:g}"
+        year = " (a year)" if most == MAX_TTL else ""
+        msg = f"{name} must be between {least:,.10g} and {most:,.10g}{year} seconds; it is {seconds:,.10g}"
         raise ValueError(msg)
     return seconds
 

@@ -27,6 +27,9 @@ HAND_BACK_LIMIT = 5.0
 JOBS_IN_A_ROW = 10
 """Jobs on one connection before others who wait for the pool have their turn."""
 
+DISMISSAL_DELAY = 0.25
+"""Seconds for which a worker may wait for a connection without a job."""
+
 LINGERING_TURNS = 2
 """Turns of the loop from an answer to the caller's next call."""
 
@@ -46,12 +49,21 @@ class Connections:
         self.tasks = TaskOwner()
         self._translate = translate
         self._jobs: deque[Job] = deque()
-        self._workers = 0
+        self._workers: set[asyncio.Task[None]] = set()
         self._lingering = 0
-        self._queueing: set[asyncio.Task[None]] = set()
+        # In the order in which they began to wait for a connection.
+        self._queueing: dict[asyncio.Task[None], None] = {}
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._dismissal: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Connections {self.pool!r}, {self._workers} workers, {len(self._jobs)} jobs waiting>"
+        return f"<Connections {self.pool!r}, {len(self._workers)} workers, {len(self._jobs)} jobs waiting>"
+
+    @property
+    def state(self) -> str:
+        """Say how busy the pool is."""
+        busy = self.pool.get_size() - self.pool.get_idle_size()
+        return f"{busy} of the pool's {self.pool.get_max_size()} connections are in use"
 
     def check_loop(self) -> asyncio.AbstractEventLoop:
         """Return the running loop where it is the pool's.
@@ -96,10 +108,9 @@ class Connections:
         if answer.done():
             return
         if isinstance(error, asyncio.CancelledError):
-            # The worker was cancelled from outside, as at the end of asyncio.run: so is who waits for it.
-            answer.cancel()
-        else:
-            answer.set_exception(self._translate(error))
+            # Of the worker, not of whoever waits: at the end of asyncio.run that one is cancelled itself.
+            error = ConnectionError("given up: the task that was at it was cancelled from outside")
+        answer.set_exception(self._translate(error))
 
     async def run(self, what: str, work: Callable[[Connection], Awaitable[T]], limit: float) -> T:
         """Do work on a connection, within `limit` seconds, and return its answer."""
@@ -108,7 +119,7 @@ class Connections:
         async def answering(connection: Connection) -> None:
             deliver(answer, await work(connection))
 
-        job = Job(what, answering, partial(self.fail, answer), limit)
+        job = Job(what, answering, partial(self.fail, answer), limit, stint=limit)
         self.submit(job)
         try:
             return await answer
@@ -118,20 +129,38 @@ class Connections:
 
     def _reach_limit(self, job: Job) -> None:
         if self.withdraw(job):
-            busy = self.pool.get_size() - self.pool.get_idle_size()
-            state = f"{busy} of the pool's {self.pool.get_max_size()} connections are in use"
-            job.failed(TimeoutError(f"no connection for {job.what} within {job.limit:.3f} s: {state}"))
+            job.failed(TimeoutError(f"no connection for {job.what} within {job.limit:.3f} s: {self.state}"))
         else:
             job.reach_limit()
+
+    def finishing(self) -> list[asyncio.Task[None]]:
+        """Return the workers that have done their jobs, for whoever wants to see the connections given back."""
+        return [task for task in self._workers if task not in self._queueing and task not in self._at_work]
 
     def _staff(self) -> None:
         """Have as many workers look for work as there are jobs, and none wait for a connection in vain."""
         ready = len(self._queueing) + self._lingering
-        if len(self._jobs) > ready and self._workers < self.pool.get_max_size():
-            self._workers += 1
-            self._queueing.add(self.tasks.start(self._work(), "worker"))
-        elif len(self._jobs) < len(self._queueing):
-            self._queueing.pop().cancel()
+        if len(self._jobs) > ready and len(self._workers) < self.pool.get_max_size():
+            worker = self.tasks.start(self._work(), "worker")
+            self._workers.add(worker)
+            self._queueing[worker] = None
+            worker.add_done_callback(self._retire)
+        elif len(self._jobs) < len(self._queueing) and self._dismissal is None:
+            # Not at once: it may be about to get a connection, or in the middle of making one.
+            self._dismissal = asyncio.get_running_loop().call_later(DISMISSAL_DELAY, self._dismiss)
+
+    def _dismiss(self) -> None:
+        self._dismissal = None
+        # Those that came last: the first have the best place in the pool's queue.
+        for worker in tuple(self._queueing)[len(self._jobs) :]:
+            del self._queueing[worker]
+            worker.cancel()
+
+    def _retire(self, worker: asyncio.Task[None]) -> None:
+        # A callback, since a worker that is cancelled before its first step runs no line of its own.
+        self._workers.discard(worker)
+        self._queueing.pop(worker, None)
+        self._staff()
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -139,42 +168,43 @@ class Connections:
         try:
             connection = await self._acquire(task)
         except BaseException as error:  # noqa: BLE001 - told to the job
-            wanted = task in self._queueing
-            self._queueing.discard(task)
-            self._workers -= 1
-            if wanted and self._jobs:
+            if task in self._queueing and self._jobs:
                 self._jobs.popleft().fail(error)
-            self._staff()
             return
-        self._queueing.discard(task)
+        self._queueing.pop(task, None)
         try:
-            await self._do_jobs(connection)
-        finally:
-            try:
-                await self._hand_back(connection)
-            finally:
-                self._workers -= 1
-                self._staff()
+            await self._do_jobs(connection, task)
+        except GeneratorExit:
+            # The loop was closed: there is nothing to await on any more.
+            raise
+        except BaseException:
+            await self._hand_back(connection)
+            raise
+        await self._hand_back(connection)
 
     async def _acquire(self, task: asyncio.Task[None]) -> Connection:
         try:
             return await self.pool.acquire()
         except asyncio.CancelledError:
-            if task not in self._queueing:
+            if task not in self._queueing or not self._jobs:
                 raise
             # A loop that is being closed cancels every task, once; what is to be released must be all the same.
             for job in tuple(self._jobs):
                 job.hurry(partial(self._reach_limit, job))
             return await self.pool.acquire()
 
-    async def _do_jobs(self, connection: Connection) -> None:
+    async def _do_jobs(self, connection: Connection, task: asyncio.Task[None]) -> None:
         for _ in range(JOBS_IN_A_ROW):
             await self._linger()
             if not self._jobs or not is_usable(connection):
                 return
             job = self._jobs.popleft()
             self._staff()
-            await job.do(connection)
+            self._at_work.add(task)
+            try:
+                await job.do(connection)
+            finally:
+                self._at_work.discard(task)
 
     async def _linger(self) -> None:
         """Wait for another job, for as many turns as an answer takes to its caller and the next call back."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import fetch_again
-from asyncpg_lease._jobs import Job, deliver
+from asyncpg_lease._jobs import Job, deliver, stint_for
 from asyncpg_lease._statements import RenewRow, renew_rows
 
 if TYPE_CHECKING:
@@ -63,16 +63,21 @@ class Renewals:
         """
         loop = self._connections.check_loop()
         answer: asyncio.Future[Renewal] = loop.create_future()
-        self._waiting.append(_Request(tenure, ttl, shared, limit, answer))
+        request = _Request(tenure, ttl, shared, limit, answer)
+        self._waiting.append(request)
         self._collect()
-        timer = loop.call_later(limit, self._time_out, answer, limit)
+        timer = loop.call_later(limit, self._time_out, request)
         try:
             return await answer
         finally:
             timer.cancel()
 
-    def _time_out(self, answer: asyncio.Future[Renewal], limit: float) -> None:
-        self._connections.fail(answer, TimeoutError(f"no answer to the renewal within {limit:.3f} s"))
+    def _time_out(self, request: _Request) -> None:
+        if any(waiting is request for waiting in self._waiting):
+            msg = f"no connection for a renewal within {request.limit:.3f} s: {self._connections.state}"
+        else:
+            msg = f"no answer to the renewal within {request.limit:.3f} s"
+        self._connections.fail(request.answer, TimeoutError(msg))
 
     def _collect(self) -> None:
         if self._waiting and not self._collecting:
@@ -82,12 +87,14 @@ class Renewals:
             async def send(connection: Connection) -> None:
                 batch.extend(self._take())
                 if batch:
-                    job.tighten(max(request.limit for request in batch))
+                    # Each request has a timer of its own; an impatient one must not end it for the others.
+                    longest = max(request.limit for request in batch)
+                    job.bound(min(longest, stint_for(max(request.ttl for request in batch))))
                     await self._send(batch, connection)
 
             # Who gives up waiting asks again, and must not lose this place in the pool's queue by that.
             limit = 2 * max(request.limit for request in self._waiting)
-            job = Job("a renewal", send, partial(self._fail, batch), limit)
+            job = Job("a renewal", send, partial(self._fail, batch), limit, stint=limit)
             # Before claims that wait: a late renewal costs a job, a late claim a moment.
             self._connections.submit(job, urgent=True)
 
@@ -106,7 +113,13 @@ class Renewals:
             deliver(request.answer, Renewal(row, sent_at))
 
     def _fail(self, batch: list[_Request], error: BaseException) -> None:
-        # Without a connection those fail who waited for it.
+        if not batch and isinstance(error, TimeoutError):
+            # There was no connection within the time of those who asked first; others may have more.
+            self._collecting = False
+            self._waiting = deque(request for request in self._waiting if not request.answer.done())
+            self._collect()
+            return
+        # Where no connection could be made those fail who waited for it.
         for request in batch or self._take():
             self._connections.fail(request.answer, error)
 

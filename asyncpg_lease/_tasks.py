@@ -73,8 +73,12 @@ def load_backend() -> None:
         _backend_loaded = True
 
 
+CANCELLED_LIMIT = 0.5
+"""Seconds for which a shielded wait goes on once it is cancelled."""
+
+
 async def wait_shielded(waits: Sequence[asyncio.Future[Any]], limit: float) -> asyncio.CancelledError | None:
-    """Wait for futures, at most `limit` seconds, whatever is cancelled meanwhile.
+    """Wait for futures, at most `limit` seconds, and half a second once a cancellation has come.
 
     anyio cancels a scope's tasks again and again until they leave it; the shield keeps that out. A plain
     task.cancel() comes once each; it is noted, and the wait goes on.
@@ -86,6 +90,8 @@ async def wait_shielded(waits: Sequence[asyncio.Future[Any]], limit: float) -> a
     until = local_time() + limit
     cancelled = await _wait(waits, until)
     if cancelled is not None:
+        # Whoever cancels has its reason, and what is waited for goes on by itself.
+        until = min(until, local_time() + CANCELLED_LIMIT)
         with anyio.CancelScope(shield=True):
             while local_time() < until and not all(wait.done() for wait in waits):
                 await _wait(waits, until)

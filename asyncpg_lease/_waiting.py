@@ -53,7 +53,10 @@ async def obtain(store: Store, request: ClaimRequest, wait: float, notifier: Not
             notifier.tell(_unavailable(request, answer))
         left = wait - (local_time() - started)
         if left <= 0:
-            raise _refusal(request.key, answer, waited=wait > 0) from failure
+            refusal = _refusal(request.key, answer, waited=wait > 0)
+            if failure is not None:
+                refusal.add_note(f"the last try failed: {failure!r}")
+            raise refusal from failure
         if not waiting:
             waiting = True
             incumbent = None if answer is None else answer.holder

@@ -31,10 +31,10 @@ __all__ = [
 LossReason: TypeAlias = Literal["taken_over", "expired", "revoked", "deleted", "unreachable", "stalled"]
 """Why a lease was lost.
 
-``taken_over``: another tenure is in the row. ``expired``: the row ran out and nobody has it.
-``revoked``: an operator asked for it. ``deleted``: there is no row. ``unreachable``: no renewal was
-confirmed before the local deadline. ``stalled``: the same, because the event loop or the whole process
-stood still.
+``taken_over``: another tenure is in the row. ``expired``: the row ran out and nobody has it. ``deleted``:
+there is no row. ``unreachable``: no renewal was confirmed before the local deadline. ``stalled``: the same,
+because the event loop or the whole process stood still. ``revoked``: an operator asked for it; reserved for
+what is to come, nothing gives it yet.
 """
 
 _LOSSES: Mapping[LossReason, str] = {
@@ -125,7 +125,9 @@ class LeaseLostError(LeaseError):
         key: the lease's key.
         holder: the holder that lost it.
         fence: the fence of the tenure that is over.
-        reason: see `LossReason`.
+        reason: ``taken_over`` (another tenure is in the row), ``expired`` (the row ran out and nobody has it),
+            ``deleted`` (there is no row), ``unreachable`` (no renewal was confirmed in time), ``stalled`` (the
+            same, because the event loop or the process stood still) or ``revoked`` (reserved for what is to come).
         taken_by: the holder that has the key now, where that is known.
     """
 

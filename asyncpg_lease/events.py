@@ -6,7 +6,9 @@ is called in the event loop, so it must be quick; one that raises is logged and 
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -201,16 +203,38 @@ class Notifier:
         return bool(self._observers) or logger.isEnabledFor(kind.level)
 
     def tell(self, event: Event) -> None:
-        """Log the event, then call each observer."""
+        """Log the event, then call each observer; whatever either raises harms nothing.
+
+        KeyboardInterrupt and SystemExit come out, of the event loop's next turn.
+        """
+        for tell in (self._log, *self._observers):
+            try:
+                tell(event)
+            except (KeyboardInterrupt, SystemExit) as error:
+                _raise_later(error)
+            # A CancelledError too: it would pass for a cancellation of whoever tells.
+            except BaseException as error:  # noqa: BLE001 - as said
+                _complain(event, tell, error)
+
+    @staticmethod
+    def _log(event: Event) -> None:
         if logger.isEnabledFor(event.level):
             values = vars(event)
             said = " ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
             extra = {f"lease_{name}": value for name, value in values.items()}
             # The values also in the text: at three in the morning nobody has set up a formatter for `extra`.
             logger.log(event.level, "%s: %s", event.message, said, extra=extra)
-        for observer in self._observers:
-            try:
-                observer(event)
-            except Exception:
-                extra = {"lease_key": event.key, "lease_observer": repr(observer)}
-                logger.exception("lease observer failed", extra=extra)
+
+
+def _complain(event: Event, told: Observer, error: BaseException) -> None:
+    extra = {"lease_key": event.key, "lease_observer": repr(told)}
+    # Logging itself may be what failed.
+    with suppress(Exception):
+        logger.error("lease observer failed", extra=extra, exc_info=error)
+
+
+def _raise_later(error: BaseException) -> None:
+    def throw() -> None:
+        raise error
+
+    asyncio.get_running_loop().call_soon(throw)

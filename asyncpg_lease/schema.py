@@ -59,6 +59,14 @@ SELECT
 FROM pg_catalog.pg_class WHERE pg_class.oid = $1::bigint::oid
 """
 
+# A table of an older shape has one of these at least; an application's own with the same name hardly any.
+_MARKS = ("holder", "fence", "expires_at")
+
+_MARKED = """
+SELECT FROM pg_catalog.pg_attribute
+WHERE attrelid = $1::bigint::oid AND attname::text = ANY(string_to_array($2::text, ',')) AND NOT attisdropped
+"""
+
 # name: type, not null
 _SHAPE = {
     "key": ('text COLLATE "C"', True),
@@ -105,15 +113,24 @@ async def create(connection: Connection, name: TableName) -> None:
     anything and takes no lock.
 
     Raises:
-        LeaseTableError: no schema to create it in, or no right to.
+        LeaseTableError: no schema to create it in, no right to, or another table has its name.
     """
-    if await find(connection, name) is not None:
+    if await _is_there(connection, name):
         return
     try:
         await _create(connection, name)
     except asyncpg.InsufficientPrivilegeError as error:
-        problem = f"{error}: have a role that may create it run LeaseTable.create(), or sql/table.sql in a migration"
+        problem = f"{error}: have a role that may create it run {_ways_to_create(name)}"
         raise LeaseTableError(name.quoted, problem) from error
+
+
+async def _is_there(connection: Connection, name: TableName) -> bool:
+    oid = await find(connection, name)
+    if oid is None:
+        return False
+    if not await connection.fetch(_MARKED, oid, ",".join(_MARKS)):
+        raise _another(name)
+    return True
 
 
 async def _create(connection: Connection, name: TableName) -> None:
@@ -122,7 +139,7 @@ async def _create(connection: Connection, name: TableName) -> None:
         # Of this transaction, so a pooler does no harm. IF NOT EXISTS alone lets two at once fail with 23505.
         # One lock for all names: two tables may be the first of one schema.
         await connection.fetch("SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext('create'))::text")
-        if await find(connection, name) is not None:
+        if await _is_there(connection, name):
             return
         if name.schema is None:
             schema = (await connection.fetch("SELECT current_schema()::text"))[0][0]
@@ -151,6 +168,9 @@ async def verify(connection: Connection, name: TableName) -> None:
         raise _missing(name)
     table = name.quoted
     kind, persistence, user, allowed = (await connection.fetch(_TRAITS, oid))[0]
+    columns = await connection.fetch(_COLUMNS, oid)
+    if not any(column in _MARKS for column, *_ in columns):
+        raise _another(name)
     problems = []
     if kind != "r":
         problems.append("it is no ordinary table")
@@ -158,7 +178,15 @@ async def verify(connection: Connection, name: TableName) -> None:
         problems.append(f"it is emptied by a crash, and fences with it: ALTER TABLE {table} SET LOGGED")
     if not allowed:
         problems.append(f"no right to use it: GRANT SELECT, INSERT, UPDATE ON {table} TO {quote_name(user)}")
-    problems += _wrong_columns(table, await connection.fetch(_COLUMNS, oid))
+    shape = _wrong_columns(table, columns) + await _wrong_constraints(connection, table, oid)
+    if shape:
+        problems.append(f"it has another shape; run: {'; '.join(shape)}")
+    if problems:
+        raise LeaseTableError(table, "; ".join(problems))
+
+
+async def _wrong_constraints(connection: Connection, table: str, oid: int) -> list[str]:
+    problems = []
     indexes = await connection.fetch(_INDEXES, oid)
     for index, constraint, fits in indexes:
         if not fits:
@@ -173,8 +201,7 @@ async def verify(connection: Connection, name: TableName) -> None:
             f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS lease_validity,"
             " ADD CONSTRAINT lease_validity CHECK (expires_at > acquired_at)"
         )
-    if problems:
-        raise LeaseTableError(table, "; ".join(problems))
+    return problems
 
 
 def _wrong_columns(table: str, rows: list[asyncpg.Record]) -> list[str]:
@@ -215,8 +242,26 @@ def explain(error: BaseException, name: TableName) -> BaseException:
 
 
 def _missing(name: TableName) -> LeaseTableError:
+    schema, dot, table = name.name.rpartition(".")
+    hint = f"; for table {table} in schema {schema} pass schema={schema!r}" if dot else ""
     return LeaseTableError(
         name.quoted,
-        "there is no such table, or this role may not see it: run LeaseTable.create() once at start-up,"
-        " or sql/table.sql in a migration",
+        f"there is no such table, or this role may not see it: run {_ways_to_create(name)}{hint}",
     )
+
+
+def _another(name: TableName) -> LeaseTableError:
+    return LeaseTableError(
+        name.quoted,
+        'this is another table, not one of leases: use another name, such as LeaseTable(pool, "job_lease")',
+    )
+
+
+def _ways_to_create(name: TableName) -> str:
+    arguments = ["pool"]
+    if name.name != "lease":
+        arguments.append(repr(name.name))
+    if name.schema is not None:
+        arguments.append(f"schema={name.schema!r}")
+    call = f"await LeaseTable({', '.join(arguments)}).create()"
+    return f"`{call}` once at start-up, or asyncpg_lease/sql/table.sql in a migration"

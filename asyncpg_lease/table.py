@@ -9,7 +9,15 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import asyncpg
 
 from asyncpg_lease import schema as _schema
-from asyncpg_lease._options import Duration, check_limit, check_name, check_prefix, check_text, fold_duration
+from asyncpg_lease._options import (
+    Duration,
+    check_limit,
+    check_name,
+    check_observer,
+    check_prefix,
+    check_text,
+    fold_duration,
+)
 from asyncpg_lease._statements import LeaseInfo, TableName, key_range
 from asyncpg_lease._store import Store
 from asyncpg_lease.events import Notifier, Observer
@@ -41,7 +49,7 @@ class LeaseTable:
         observer: called with every event of the table's leases, see `asyncpg_lease.events`.
 
     Raises:
-        TypeError: the pool is none, above all where it is a single connection.
+        TypeError: the pool is none, above all where it is a single connection; or the observer is not callable.
         ValueError: a name or `poll` out of its range.
 
     Example:
@@ -64,6 +72,7 @@ class LeaseTable:
         observer: Observer | None = None,
     ) -> None:
         _check_pool(pool)
+        check_observer(observer)
         table = TableName(check_name("name", name), None if schema is None else check_name("schema", schema))
         self._store = Store(pool, table, fold_duration("poll", poll, 0.01, 3600.0), Notifier(observer))
 
@@ -82,7 +91,7 @@ class LeaseTable:
         All replicas may do so at their start, at once. Where it exists no right to create is needed.
 
         Raises:
-            LeaseTableError: no right to create it, or no schema to create it in.
+            LeaseTableError: no right to create it, no schema to create it in, or another table has its name.
         """
 
         async def work(connection: Connection) -> None:
@@ -185,5 +194,8 @@ def _check_pool(pool: object) -> None:
             " pass what asyncpg.create_pool() returned"
         )
     else:
-        msg = f"a lease needs an asyncpg.Pool or a LeaseTable, not {type(pool).__name__}"
+        msg = (
+            f"a lease needs an asyncpg.Pool or a LeaseTable, not {type(pool).__name__};"
+            " pass what asyncpg.create_pool() returned"
+        )
     raise TypeError(msg)

@@ -36,7 +36,7 @@ async def slow_pool(make_pool: MakePool, proxy: Proxy, seconds: float) -> Pool:
 async def test_acquire_cancelled_before_its_reply_leaves_the_row_free(
     make_pool: MakePool, proxy: Proxy, pool: Pool, observe: Observer, after: float
 ) -> None:
-    """D2: a claim that was carried out and not heard of is given back, and the caller gets its CancelledError."""
+    """A claim that was carried out and not heard of is given back, and the caller gets its CancelledError."""
     slow = await slow_pool(make_pool, proxy, 0.6)
     task = asyncio.create_task(acquire(slow, KEY, ttl=30))
     await proxy.wait_for(CLAIM)
@@ -57,7 +57,7 @@ async def test_acquire_cancelled_before_its_reply_leaves_the_row_free(
 async def test_acquire_timed_out_by_its_caller_leaves_the_row_free(
     make_pool: MakePool, proxy: Proxy, observe: Observer, anyios: bool
 ) -> None:
-    """D2: a timeout round acquire() is a cancellation like any other, and comes out as TimeoutError."""
+    """A timeout round acquire() is a cancellation like any other, and comes out as TimeoutError."""
     slow = await slow_pool(make_pool, proxy, 0.3)
 
     async def bounded() -> None:

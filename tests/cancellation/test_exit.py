@@ -45,7 +45,7 @@ async def slow_pool(make_pool: MakePool, proxy: Proxy) -> Pool:
 async def test_exit_cancelled_during_the_release_finishes_it_first(
     make_pool: MakePool, proxy: Proxy, observe: Observer, cancels: tuple[float, ...], way: str
 ) -> None:
-    """G1: however often an exit is cancelled, the row is free when CancelledError comes out, and is asked for once."""
+    """However often an exit is cancelled, the row is free when CancelledError comes out, and is asked for once."""
     pool = await slow_pool(make_pool, proxy)
     leaving = asyncio.Event()
     seen: list[object] = []
@@ -97,7 +97,7 @@ async def test_exit_in_a_cancelled_anyio_scope_releases_without_a_busy_loop(
     cancelled: Callable[[float], AsyncIterator[anyio.CancelScope]],
     body: float,
 ) -> None:
-    """G6: level cancellation keeps off the release, whether it came in the body or in the exit."""
+    """Level cancellation keeps off the release, whether it came in the body or in the exit."""
     pool = await slow_pool(make_pool, proxy)
 
     async def job() -> None:

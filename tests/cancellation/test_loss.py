@@ -50,7 +50,7 @@ async def assert_clean() -> None:
 
 
 async def test_loss_in_a_body_that_awaits_is_taken_back_at_the_exit(table: LeaseTable, observe: Observer) -> None:
-    """G4: the body is cancelled, LeaseLostError comes out, and the task is as if it had never been cancelled."""
+    """The body is cancelled, LeaseLostError comes out, and the task is as if it had never been cancelled."""
     with pytest.raises(LeaseLostError) as caught:
         async with lease(table, KEY, ttl=30) as held:
             await sleep_and_lose(held, observe)
@@ -62,7 +62,7 @@ async def test_loss_in_a_body_that_awaits_is_taken_back_at_the_exit(table: Lease
 async def test_loss_and_the_users_cancel_in_one_step_end_cancelled(
     table: LeaseTable, observe: Observer, first: str
 ) -> None:
-    """G4: a user's cancellation that comes together with a loss is kept, whichever is first."""
+    """A user's cancellation that comes together with a loss is kept, whichever is first."""
     entered: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
     async def job() -> None:

@@ -45,7 +45,7 @@ async def test_beat_of_a_lease_entered_late_counts_from_the_claim(table: LeaseTa
 
 
 async def test_beats_go_on_while_a_cancelled_body_unwinds(table: LeaseTable, observe: Observer) -> None:
-    """J1: the heartbeat runs until the body has been left, its finally included; nobody gets in before that."""
+    """The heartbeat runs until the body has been left, its finally included; nobody gets in before that."""
     told = Recorder()
     ended = 0.0
 
@@ -98,7 +98,7 @@ async def test_beat_whose_key_share_is_held_by_a_guard_goes_through(table: Lease
 
 @pytest.mark.usefixtures("table")
 async def test_beat_whose_reply_was_dropped_is_harmless(make_pool: MakePool, proxy: Proxy, observe: Observer) -> None:
-    """D1: a renewal that the server made and the client did not hear of is made again; the lease is kept."""
+    """A renewal that the server made and the client did not hear of is made again; the lease is kept."""
     pool = await make_pool(proxy.dsn)
     await warm(pool)
     told = Recorder()
@@ -118,7 +118,7 @@ async def test_beat_whose_reply_was_dropped_is_harmless(make_pool: MakePool, pro
 async def test_beat_after_lost_connections_goes_on(
     table: LeaseTable, observe: Observer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """E1: errors of the database are retried and logged with their cause; only zero rows or the deadline is a loss."""
+    """Errors of the database are retried and logged with their cause; only zero rows or the deadline is a loss."""
     told = Recorder()
     async with lease(table, KEY, ttl=2, heartbeat=0.3, observer=told) as held:
         for _ in range(3):
@@ -138,7 +138,7 @@ async def test_beat_after_lost_connections_goes_on(
 async def test_beat_that_meets_reset_links_is_retried_with_its_cause_logged(
     make_pool: MakePool, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """E1: two renewals in a row that end by a reset link are two warnings with the error in them, and no loss."""
+    """Two renewals in a row that end by a reset link are two warnings with the error in them, and no loss."""
     pool = await make_pool(proxy.dsn, max_size=1)
     await warm(pool)
     told = Recorder()
@@ -229,7 +229,7 @@ async def test_loss_learned_after_the_body_has_ended_is_a_warning(
 async def test_renewal_under_way_when_the_body_ends_is_ignored(
     make_pool: MakePool, proxy: Proxy, observe: Observer
 ) -> None:
-    """I1: an answer that comes after the body has ended is neither a loss nor a warning of one."""
+    """An answer that comes after the body has ended is neither a loss nor a warning of one."""
     pool = await make_pool(proxy.dsn, max_size=2)
     await warm(pool)
     told = Recorder()

@@ -1,4 +1,4 @@
-"""K1: a loop that stands still cannot renew: warned of, and lost, but never silent."""
+"""A loop that stands still cannot renew: warned of, and lost, but never silent."""
 
 from __future__ import annotations
 

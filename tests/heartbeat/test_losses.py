@@ -75,7 +75,7 @@ async def test_loss_that_verify_finds_has_its_reason_and_cancels_nothing(
 async def test_unreachable_server_stops_the_body_before_others_get_in(
     make_pool: MakePool, proxy: Proxy, bodies: Bodies, fault: str
 ) -> None:
-    """A2: with no renewal confirmed the body has ended before the row can run out for others."""
+    """With no renewal confirmed the body has ended before the row can run out for others."""
     mine, others = await make_pool(proxy.dsn), await make_pool()
     await warm(mine)
 
@@ -118,7 +118,7 @@ async def test_unreachable_server_stops_the_body_before_others_get_in(
 async def test_deadline_does_not_wait_for_a_renewal_that_hangs(
     make_pool: MakePool, proxy: Proxy, table: LeaseTable, observe: Observer
 ) -> None:
-    """A4: the body is cancelled at its deadline while the renewal is under way, and leaving is bounded."""
+    """The body is cancelled at its deadline while the renewal is under way, and leaving is bounded."""
     assert table.name
     pool = await make_pool(proxy.dsn)
     await warm(pool)
@@ -141,7 +141,7 @@ async def test_deadline_does_not_wait_for_a_renewal_that_hangs(
 
 
 async def test_deadline_of_a_row_that_stays_locked_is_kept(table: LeaseTable, observe: Observer) -> None:
-    """A4: a row that another session keeps locked is renewed by nobody: the body is cancelled at the deadline."""
+    """A row that another session keeps locked is renewed by nobody: the body is cancelled at the deadline."""
     told = Recorder()
     async with observe.connection.transaction():
         started = time.monotonic()

@@ -43,7 +43,7 @@ class MissingError(KeyError):
 async def test_block_left_by_an_exception_raises_the_identical_object(
     table: LeaseTable, observe: Observer, error: BaseException
 ) -> None:
-    """H1: whatever the body raises comes out as the same object, with nothing of the library's chained to it."""
+    """Whatever the body raises comes out as the same object, with nothing of the library's chained to it."""
     caught: BaseException | None = None
     try:
         async with lease(table, KEY, ttl=30):

@@ -1,4 +1,4 @@
-"""J1, J5: nobody gets in while the body still runs, and a lost lease's exit touches nobody's row."""
+"""Nobody gets in while the body still runs, and a lost lease's exit touches nobody's row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def enter(pool: Pool, bodies: Bodies) -> int:
 async def test_body_that_is_cancelled_keeps_the_key_until_its_last_line(
     make_pool: MakePool, bodies: Bodies, by: str
 ) -> None:
-    """J5: a body that unwinds for longer than a ttl is renewed meanwhile; the next one enters after its last line."""
+    """A body that unwinds for longer than a ttl is renewed meanwhile; the next one enters after its last line."""
     mine, others = await make_pool(), await make_pool()
     task = asyncio.create_task(unwind_slowly(mine, bodies, 0.3 if by == "timeout" else None))
     await until(lambda: bodies.all)
@@ -62,7 +62,7 @@ async def test_body_that_is_cancelled_keeps_the_key_until_its_last_line(
 async def test_body_that_lost_its_lease_touches_no_row_when_it_ends(
     make_pool: MakePool, bodies: Bodies, observe: Observer
 ) -> None:
-    """J5: the loser unwinds as slowly as it likes; the row of who has the key now stays as it is."""
+    """The loser unwinds as slowly as it likes; the row of who has the key now stays as it is."""
     task = asyncio.create_task(unwind_slowly(await make_pool(), bodies, None))
     await until(lambda: bodies.all)
     await observe.hand_over(KEY, ttl=60)
@@ -114,7 +114,7 @@ async def test_joined_handle_is_lost_when_its_owner_has_released(table: LeaseTab
 async def test_release_from_a_stale_handle_does_not_touch_its_own_later_tenure(
     table: LeaseTable, observe: Observer
 ) -> None:
-    """G4: the same explicit holder's next tenure has another fence, and the old handle's release misses it."""
+    """The same explicit holder's next tenure has another fence, and the old handle's release misses it."""
     old = await acquire(table, KEY, ttl=30, holder="app")
     await observe.expire(KEY)
     new = await acquire(table, KEY, ttl=30, holder="app")
@@ -128,7 +128,7 @@ async def test_release_from_a_stale_handle_does_not_touch_its_own_later_tenure(
 async def test_process_that_ends_without_leaving_its_block_frees_nothing_early(
     table: LeaseTable, observe: Observer
 ) -> None:
-    """J5: nothing but leaving the block frees the row: not a dropped reference, not the garbage collector."""
+    """Nothing but leaving the block frees the row: not a dropped reference, not the garbage collector."""
     context = lease(table, KEY, ttl=30)
     held = await context.__aenter__()
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""J2: a lease in a web application's lifespan is released when the server is told to stop."""
+"""A lease in a web application's lifespan is released when the server is told to stop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def stop(process: asyncio.subprocess.Process, number: signal.Signals) -> i
 async def test_lifespan_ended_by_a_signal_has_released_its_lease(
     dsn: str, observe: Observer, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """J2: SIGTERM and SIGINT end the server as they do without a lease, and the row is free when it has ended."""
+    """SIGTERM and SIGINT end the server as they do without a lease, and the row is free when it has ended."""
     async with serving("none", dsn, tmp_path / "none") as process:
         usual = await stop(process, number)
     for way in ("yield", "task"):
@@ -77,7 +77,7 @@ async def test_lifespan_ended_by_a_signal_has_released_its_lease(
 async def test_lifespan_ended_beside_an_open_response_has_released_its_lease(
     dsn: str, observe: Observer, tmp_path: Path, way: str
 ) -> None:
-    """J2: a client that is still being answered delays the end of the server, and not the release after it."""
+    """A client that is still being answered delays the end of the server, and not the release after it."""
     async with serving(way, dsn, tmp_path / "socket") as process:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
         writer.write(b"GET /stream HTTP/1.1\r\nHost: here\r\n\r\n")

@@ -48,7 +48,7 @@ async def test_thousand_leases_on_two_connections_are_all_renewed_in_batches(
 
 @pytest.mark.usefixtures("table")
 async def test_hundred_leases_on_a_busy_pool_of_two_are_kept(make_pool: MakePool, proxy: Proxy) -> None:
-    """F6: renewals keep up beside two tasks that use the pool half of the time, and not all start at once."""
+    """Renewals keep up beside two tasks that use the pool half of the time, and not all start at once."""
     pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
     told, idle = Recorder(), Counter[bool]()
     stop = asyncio.Event()
@@ -82,7 +82,7 @@ async def test_hundred_leases_on_a_busy_pool_of_two_are_kept(make_pool: MakePool
 async def test_ends_that_meet_renewals_lose_nothing(
     make_pool: MakePool, observe: Observer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I1: bodies whose ends coincide with their renewals end well: no loss, no warning, every row free."""
+    """Bodies whose ends coincide with their renewals end well: no loss, no warning, every row free."""
     caplog.set_level(logging.INFO, "asyncpg_lease")
     told = Recorder()
     table = LeaseTable(await make_pool(min_size=4, max_size=4), observer=told)

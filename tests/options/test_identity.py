@@ -49,7 +49,7 @@ async def test_holders_of_two_processes_with_one_name_exclude_each_other(
     label: str | None,
     seconds: float,
 ) -> None:
-    """Two replicas that are pid 1 of `app`, or have one label, never hold at once, and are told apart (M1)."""
+    """Two replicas that are pid 1 of `app`, or have one label, never hold at once, and are told apart."""
     await observe.connection.execute(bind("table", "lease"))
     children = [await spawn(contend_as_pid_one, observe.dsn, label, seconds) for _ in range(2)]
     holders: list[set[str]] = []
@@ -72,7 +72,7 @@ async def test_holders_of_two_processes_with_one_name_exclude_each_other(
 async def test_holders_of_two_handles_in_one_process_exclude_each_other(
     table: LeaseTable, make_pool: MakePool, observe: Observer
 ) -> None:
-    """Two tasks of one process, on one pool or on two, are two holders: the second waits for the first (M1)."""
+    """Two tasks of one process, on one pool or on two, are two holders: the second waits for the first."""
     other = await make_pool()
     for target in (table, other):
         first = await acquire(table, "k", label="same")

@@ -123,7 +123,7 @@ async def refuse_all(pool: Pool, key: Any, options: dict[str, Any], *, match: st
 
 
 async def test_key_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
-    """NUL, nothing, too many bytes, a lone surrogate or no str: refused by all verbs, 0 statements (N1)."""
+    """NUL, nothing, too many bytes, a lone surrogate or no str: refused by all verbs, 0 statements."""
     for key in [*WRONG_TEXTS, None]:
         await refuse_all(quiet, key, {}, match="^key must")
         await refuse(lambda key=key: LeaseTable(quiet).get(key), match="^key must")  # type: ignore[misc]
@@ -144,9 +144,17 @@ async def test_holder_and_label_that_cannot_be_one_are_refused_before_any_io(qui
 
 
 async def test_ttl_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
-    """Nought, negative, not a number, endless, of many years, or no duration: 0 statements, 0 rows (N3)."""
+    """Nought, negative, not a number, endless, of many years, or no duration: 0 statements, 0 rows."""
     for ttl in WRONG_TTLS:
         await refuse_all(quiet, "k", {"ttl": ttl}, match="^ttl must")
+
+
+async def test_observer_that_cannot_be_called_is_refused_before_any_io(quiet: Pool) -> None:
+    """What is no function is told at the call, and not where the first event would have been."""
+    for observer in (1, "log", object(), [print]):
+        await refuse_all(quiet, "k", {"observer": observer}, match="^observer must be callable")
+        with pytest.raises(TypeError, match=r"^observer must be callable"):
+            LeaseTable(quiet, observer=observer)  # type: ignore[arg-type]
 
 
 async def test_option_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
@@ -179,7 +187,7 @@ async def test_table_s_setting_that_cannot_be_one_is_refused(pool: Pool, options
 
 
 async def test_text_of_exactly_the_limit_works(table: LeaseTable, observe: Observer) -> None:
-    """1,024 bytes of whatever text fit as key and as holder, and come back as they went (N1)."""
+    """1,024 bytes of whatever text fit as key and as holder, and come back as they went."""
     for text in RIGHT_TEXTS:
         held = await acquire(table, text, holder=text)
         info = await table.get(text)
@@ -195,7 +203,7 @@ async def test_text_of_exactly_the_limit_works(table: LeaseTable, observe: Obser
 
 @pytest.mark.parametrize("ttl", [0.1, 365 * 86400, timedelta(days=365)])
 async def test_ttl_at_the_end_of_its_range_works(table: LeaseTable, ttl: float | timedelta) -> None:
-    """A tenth of a second and a year are leases whose expiry can be read back (N3)."""
+    """A tenth of a second and a year are leases whose expiry can be read back."""
     held = await acquire(table, "k", ttl=ttl)
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else float(ttl)
     assert (held.expires_at - held.acquired_at).total_seconds() == pytest.approx(seconds, abs=0.01)

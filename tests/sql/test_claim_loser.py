@@ -32,7 +32,7 @@ async def quietest(observe: Observer, rounds: int, losing: int, session: Session
 
 
 async def test_loser_on_a_held_row_writes_nothing(table: LeaseTable, pool: Pool, observe: Observer) -> None:
-    """In the quietest of five rounds of 500: no transaction id, no row lock or version, 0 bytes of WAL (P1)."""
+    """In the quietest of five rounds of 500: no transaction id, no row lock or version, 0 bytes of WAL."""
     held = await acquire(table, "k", ttl=600)
     version = await observe.version("k")
     assert await quietest(observe, 5, 500, pool, "k") == (0, 0)

@@ -119,7 +119,7 @@ async def test_default_isolation_of_the_role_costs_nobody_a_job(
     observe: Observer,
     isolation: str,
 ) -> None:
-    """200 rounds of 20 contenders have one winner each, and renewals beside them are never lost (E3)."""
+    """200 rounds of 20 contenders have one winner each, and renewals beside them are never lost."""
     database = await observe.connection.fetchval("SELECT current_database()")
     await observe.connection.execute(f"ALTER DATABASE {database} SET default_transaction_isolation TO '{isolation}'")
     pools = [await make_pool(max_size=4) for _ in range(2)]

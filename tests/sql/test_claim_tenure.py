@@ -26,7 +26,7 @@ async def set_floor(session: Connection, fence: int) -> None:
 
 
 async def test_fence_of_a_key_grows_with_every_change_of_hands(table: LeaseTable, observe: Observer) -> None:
-    """Release, crash and re-acquire by one holder, then another: 1 to 7; renewals move nothing (C1)."""
+    """Release, crash and re-acquire by one holder, then another: 1 to 7; renewals move nothing."""
     fences = []
     for _ in range(4):
         held = await acquire(table, "k", holder="A")

@@ -55,7 +55,7 @@ async def prepare(table: LeaseTable, ttl: float) -> list[tuple[str, Lease]]:
 
 
 async def test_claim_behind_a_lock_on_an_expired_row_has_its_full_ttl(table: LeaseTable, observe: Observer) -> None:
-    """Refused at once without waiting; with it, acquired within a poll of the lock's end and not short (L1)."""
+    """Refused at once without waiting; with it, acquired within a poll of the lock's end and not short."""
     crashed = await prepare(table, 60)
     for key, _ in crashed:
         await observe.expire(key)
@@ -67,7 +67,7 @@ async def test_claim_behind_a_lock_on_an_expired_row_has_its_full_ttl(table: Lea
 async def test_claim_behind_a_lock_on_a_row_that_runs_out_meanwhile_is_granted(
     table: LeaseTable, observe: Observer
 ) -> None:
-    """A row with a second left when its lock began is judged by the time after the lock, not before it (L1)."""
+    """A row with a second left when its lock began is judged by the time after the lock, not before it."""
     crashed = await prepare(table, 60)
     for key, _ in crashed:
         await observe.shift(key, -59)
@@ -77,7 +77,7 @@ async def test_claim_behind_a_lock_on_a_row_that_runs_out_meanwhile_is_granted(
 
 
 async def test_renewal_behind_a_lock_counts_from_the_locks_end(table: LeaseTable, observe: Observer) -> None:
-    """A heartbeat that met a lock of 2.5 s keeps its lease, and the new expiry is a ttl after the lock (L1)."""
+    """A heartbeat that met a lock of 2.5 s keeps its lease, and the new expiry is a ttl after the lock."""
 
     async def hold(key: str) -> None:
         async with lease(table, key, ttl=4) as held:

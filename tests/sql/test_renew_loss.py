@@ -33,7 +33,7 @@ async def all_held(observe: Observer, count: int) -> float:
 async def test_row_that_was_removed_is_lost_and_not_created_again(
     table: LeaseTable, observe: Observer, removal: str, count: int
 ) -> None:
-    """A removed row is a loss by the next heartbeat, and the table stays empty (B2)."""
+    """A removed row is a loss by the next heartbeat, and the table stays empty."""
     bodies = [asyncio.create_task(hold_until_lost(table, f"k{number}")) for number in range(count)]
     held = await all_held(observe, count)
     await observe.connection.execute(removal)
@@ -51,7 +51,7 @@ async def test_row_that_was_removed_is_lost_and_not_created_again(
 async def test_row_that_another_tenure_has_is_lost_and_left_alone(
     table: LeaseTable, observe: Observer, holder: str, fence: int, reason: LossReason
 ) -> None:
-    """Another holder with the same fence, or another fence, is a loss; neither renewal nor exit touches it (B2)."""
+    """Another holder with the same fence, or another fence, is a loss; neither renewal nor exit touches it."""
     body = asyncio.create_task(hold_until_lost(table, "k"))
     held = await all_held(observe, 1)
     await observe.hand_over("k", holder, fence=fence)
@@ -64,7 +64,7 @@ async def test_row_that_another_tenure_has_is_lost_and_left_alone(
 
 
 async def test_row_removed_and_made_anew_by_another_is_left_alone(table: LeaseTable, observe: Observer) -> None:
-    """A key that starts again at fence 1 after a removal is another's, whoever had fence 1 before (B2)."""
+    """A key that starts again at fence 1 after a removal is another's, whoever had fence 1 before."""
     body = asyncio.create_task(hold_until_lost(table, "k", ttl=0.9))
     await all_held(observe, 1)
     await observe.connection.execute("DELETE FROM lease")

@@ -22,6 +22,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Begin with nothing noted."""
     config.stash[NOTES] = Notes()
+    config.pluginmanager.register(_Collector(config.stash[NOTES]))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what a process of pytest-xdist noted to the one that began it."""
+    output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        notes = session.config.stash[NOTES]
+        output["servers"], output["loops"] = sorted(notes.servers), sorted(notes.loops)
+
+
+class _Collector:
+    """Takes over what each process of pytest-xdist noted."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        output: dict[str, list[str]] = getattr(node, "workeroutput", {})
+        self.notes.servers.update(output.get("servers", ()))
+        self.notes.loops.update(output.get("loops", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -32,7 +32,7 @@ async def create_when_told(dsn: str) -> None:
 
 
 async def test_create_by_eight_processes_at_once_succeeds_in_all(spawn: Spawn, dsn: str, observe: Observer) -> None:
-    """8 replicas at one barrier, 20 rounds, every other one with a new schema: 160 successes, 20 tables (O1)."""
+    """8 replicas at one barrier, 20 rounds, every other one with a new schema: 160 successes, 20 tables."""
     children: list[Child] = [await spawn(create_when_told, dsn) for _ in range(8)]
     for child in children:
         await child.event(within=30)
@@ -110,6 +110,30 @@ async def test_create_without_any_schema_says_what_to_pass(make_pool: MakePool) 
     pool = await make_pool(server_settings={"search_path": "nowhere"})
     with pytest.raises(LeaseTableError, match="pass schema="):
         await LeaseTable(pool).create()
+
+
+async def test_create_where_another_table_has_the_name_says_to_use_another(pool: Pool, observe: Observer) -> None:
+    """A table that was never one of leases is refused at start-up, and left as it is."""
+    await observe.connection.execute("CREATE TABLE lease (id bigint PRIMARY KEY, tenant text, rent numeric)")
+    for verb in (LeaseTable.create, LeaseTable.verify):
+        with pytest.raises(LeaseTableError) as caught:
+            await verb(LeaseTable(pool))
+        assert caught.value.table == '"public"."lease"'
+        assert caught.value.problem == (
+            'this is another table, not one of leases: use another name, such as LeaseTable(pool, "job_lease")'
+        )
+    await LeaseTable(pool, "job_lease").create()
+    await (await acquire(LeaseTable(pool, "job_lease"), "k")).release()
+    assert await observe.connection.fetch("SELECT id, tenant, rent FROM lease") == []
+
+
+async def test_create_where_an_older_lease_table_is_there_leaves_it_to_verify(pool: Pool, observe: Observer) -> None:
+    """One of the columns that make a table one of leases is enough for create(); verify() says what to run."""
+    await observe.connection.execute("CREATE TABLE lease (key text, fence bigint)")
+    await LeaseTable(pool).create()
+    with pytest.raises(LeaseTableError) as caught:
+        await LeaseTable(pool).verify()
+    assert caught.value.problem.startswith("it has another shape; run: ")
 
 
 async def test_create_that_fails_leaves_no_schema_behind(pool: Pool, observe: Observer) -> None:

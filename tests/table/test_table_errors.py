@@ -45,7 +45,7 @@ async def test_error_without_a_table_says_to_create_it(pool: Pool) -> None:
     for verb in VERBS.values():
         error = await refusal(verb, LeaseTable(pool, "missing"))
         assert error.table == '"missing"'
-        assert "LeaseTable.create()" in error.problem
+        assert "run `await LeaseTable(pool, 'missing').create()` once at start-up" in error.problem
         assert isinstance(error.__cause__, asyncpg.UndefinedTableError)
 
 
@@ -54,14 +54,23 @@ async def test_error_without_a_schema_says_to_create_it(pool: Pool) -> None:
     for verb in VERBS.values():
         error = await refusal(verb, LeaseTable(pool, schema="missing"))
         assert error.table == '"missing"."lease"'
-        assert "LeaseTable.create()" in error.problem
+        assert "run `await LeaseTable(pool, schema='missing').create()` once at start-up" in error.problem
         assert isinstance(error.__cause__, asyncpg.PostgresError)
 
 
 async def test_error_of_verify_without_a_table_says_to_create_it(pool: Pool) -> None:
     """verify() finds no table by asking, and says what the others say."""
     error = await refusal(LeaseTable.verify, LeaseTable(pool))
-    assert "LeaseTable.create()" in error.problem
+    assert "`await LeaseTable(pool).create()`" in error.problem
+    assert "asyncpg_lease/sql/table.sql in a migration" in error.problem
+
+
+async def test_error_without_a_table_of_a_dotted_name_says_to_pass_the_schema(pool: Pool) -> None:
+    """A dot in the name is part of the name; whoever meant a schema is told how to say so."""
+    for verb in VERBS.values():
+        error = await refusal(verb, LeaseTable(pool, "app.lease"))
+        assert error.table == '"app.lease"'
+        assert "for table lease in schema app pass schema='app'" in error.problem
 
 
 async def test_error_without_a_right_says_what_to_grant(
@@ -103,7 +112,7 @@ async def test_error_without_a_right_to_create_says_who_should(make_role: MakeRo
     table = LeaseTable(await make_role(), schema=schema)
     error = await refusal(LeaseTable.create, table)
     assert "permission denied" in error.problem
-    assert "run LeaseTable.create(), or sql/table.sql" in error.problem
+    assert "have a role that may create it run `await LeaseTable(pool" in error.problem
     assert "GRANT SELECT" not in error.problem
     assert isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError)
 
