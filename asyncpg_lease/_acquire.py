@@ -41,7 +41,17 @@ class LeaseContext:
     async def obtain(self) -> Lease:
         """Acquire the lease, which is not entered yet."""
         options, store = self._options, self._store
-        request = ClaimRequest(
+        notifier = store.notifier.plus(self._observer)
+        claim = await obtain(store, self._request, options.wait, notifier)
+        return Lease(Holding(store, claim, options, notifier))
+
+    def _request(self) -> ClaimRequest:
+        """Make the request of one try, with a holder of its own unless one was given.
+
+        A try whose answer was lost is given back by its holder, later than the next try may be granted.
+        """
+        options = self._options
+        return ClaimRequest(
             key=self._key,
             holder=fresh_holder(options.label) if options.holder is None else options.holder,
             explicit=options.holder is not None,
@@ -49,9 +59,6 @@ class LeaseContext:
             heartbeat=options.heartbeat,
             grace=options.grace,
         )
-        notifier = store.notifier.plus(self._observer)
-        claim = await obtain(store, request, options.wait, notifier)
-        return Lease(Holding(store, claim, options, notifier))
 
     async def __aenter__(self) -> Lease:
         """Acquire, then start the heartbeat; raises as `acquire` does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from weakref import ref
 
 from asyncpg_lease._tasks import wait_turn
 
@@ -23,18 +24,21 @@ class Body:
         if task is None:
             msg = "a lease must be entered inside a task: only a task can be cancelled when the lease is lost"
             raise RuntimeError(msg)
-        self._task = task
+        # Weakly: the timer of all leases knows the body, and must not keep a task that is over, nor its context.
+        self._task = ref(task)
         self._before = task.cancelling()
         self._asked = False
         self._ended = False
 
     def __repr__(self) -> str:
-        return f"<Body in {self._task.get_name()!r}>"
+        task = self._task()
+        return "<Body of a task that is gone>" if task is None else f"<Body in {task.get_name()!r}>"
 
     def cancel(self, message: str) -> None:
         """Cancel the body, unless it has ended."""
-        if not self._ended:
-            self._asked = self._task.cancel(message)
+        task = self._task()
+        if not self._ended and task is not None:
+            self._asked = task.cancel(message)
 
     def end(self) -> None:
         """Take note that the body has ended: nothing is to be cancelled any more."""
@@ -49,18 +53,17 @@ class Body:
             not this library.
         """
         pending: asyncio.CancelledError | None = None
-        if self._asked:
-            self._asked = False
-            own = self._task is asyncio.current_task()
-            if own and not delivered:
-                # A request that the body never met would come out of the next await after the block.
-                pending = await wait_turn()
-            self._task.uncancel()
-        others = self._task is not asyncio.current_task() or self._task.cancelling() > self._before
-        return others, pending
+        task = asyncio.current_task()
+        own = self._task() is task
+        if self._asked and own and not delivered:
+            # A request that the body never met would come out of the next await after the block.
+            pending = await wait_turn()
+        self.abandon()
+        return task is None or not own or task.cancelling() > self._before, pending
 
     def abandon(self) -> None:
         """Take the request back where nothing may be awaited."""
-        if self._asked:
-            self._asked = False
-            self._task.uncancel()
+        task = self._task()
+        if self._asked and task is not None:
+            task.uncancel()
+        self._asked = False

@@ -100,7 +100,7 @@ class Claims:
             partial(self._run, attempt),
             partial(self._fail, attempt),
             limit,
-            stint=min(stint_for(request.ttl), request.ttl),
+            stint=stint_for(request.ttl),
             on_limit=partial(self._time_out, attempt, limit),
         )
         self._connections.submit(job)

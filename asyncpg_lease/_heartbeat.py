@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from contextvars import Context
 from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakKeyDictionary
 
@@ -215,7 +216,12 @@ class _Keeper:
         if self._timer is not None:
             self._timer.cancel()
         self._expected = max(at, now)
-        self._timer = asyncio.get_running_loop().call_later(self._expected - now, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(
+            # Not in the context of whoever entered first: its variables are not those of the others.
+            self._expected - now,
+            self._tick,
+            context=Context(),
+        )
 
     def _tick(self) -> None:
         self._timer = None

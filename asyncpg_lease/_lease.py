@@ -167,7 +167,8 @@ class Lease:
             LeaseLostError: it was not entered before its deadline.
         """
         self._holding.enter()
-        _entered.set((self, *_entered.get()))
+        # Without those that were left in another context, which could not take them out of this one.
+        _entered.set((self, *(held for held in _entered.get() if held._holding.state is State.ENTERED)))  # noqa: SLF001
         return self
 
     async def __aexit__(

@@ -22,6 +22,9 @@ __all__ = ["Renewal", "Renewals"]
 
 MAX_BATCH = 1000
 
+PATIENCE = 1.0
+"""Seconds for which the connection of a renewal is kept at least, however little time its lease has."""
+
 
 class Renewal(NamedTuple):
     """What the server said of one tenure, and when it was asked (`local_time`)."""
@@ -87,8 +90,8 @@ class Renewals:
             async def send(connection: Connection) -> None:
                 batch.extend(self._take())
                 if batch:
-                    # Each request has a timer of its own; an impatient one must not end it for the others.
-                    longest = max(request.limit for request in batch)
+                    # Each request has a timer of its own: this bound is for a dead link, not for a slow server.
+                    longest = max(PATIENCE, *(request.limit for request in batch))
                     job.bound(min(longest, stint_for(max(request.ttl for request in batch))))
                     await self._send(batch, connection)
 

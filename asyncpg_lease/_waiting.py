@@ -13,6 +13,8 @@ from asyncpg_lease.errors import LeaseTimeoutError, LeaseUnavailableError
 from asyncpg_lease.events import Acquired, Notifier, Unavailable, Waiting, WaitingFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncpg_lease._claims import ClaimRequest
     from asyncpg_lease._statements import ClaimRow
     from asyncpg_lease._store import Store
@@ -23,8 +25,8 @@ LAST_TRY = 0.25
 """Seconds past the wait's end that the last try may take."""
 
 
-async def obtain(store: Store, request: ClaimRequest, wait: float, notifier: Notifier) -> Claim:
-    """Claim a key, waiting for it for at most `wait` seconds.
+async def obtain(store: Store, make: Callable[[], ClaimRequest], wait: float, notifier: Notifier) -> Claim:
+    """Claim a key, waiting for it for at most `wait` seconds; each try has a request of its own.
 
     Raises:
         LeaseUnavailableError: somebody else has it, and `wait` is 0.
@@ -35,6 +37,7 @@ async def obtain(store: Store, request: ClaimRequest, wait: float, notifier: Not
     started = local_time()
     waiting = False
     while True:
+        request = make()
         left = wait - (local_time() - started)
         limit = request.ttl if wait == 0 else min(request.ttl, max(left, 0.0) + LAST_TRY)
         failure: Exception | None = None

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Protocol
@@ -26,6 +27,11 @@ from tests.support.runs import NOTES
 from tests.support.typing import Pool
 
 pytest_plugins = ["pytester", "tests.support.summary"]
+
+# A shell's background job (`nox &` in a script) starts with SIGINT ignored, which children inherit through exec;
+# Python leaves it so, and no Ctrl-C would reach the processes that the tests interrupt. A handler is not inherited.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class MakePool(Protocol):

@@ -31,6 +31,17 @@ def failing():
 
 def test_set_up(failing):
     pass
+
+@pytest.fixture
+def complaining():
+    yield
+    raise RuntimeError
+
+def test_teardown(complaining):
+    assert double(1) == 2
+
+def test_teardown_alone(complaining):
+    pass
 """
 # Without the plugins that take a second to import.
 QUICK = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_timeout"}
@@ -68,19 +79,25 @@ def test_runner_patch_that_breaks_its_test_is_accepted(bench: Bench, tmp_path: P
     assert judged.tests == ("tests/test_toy.py::test_double",)
 
 
+def test_runner_test_that_fails_and_errs_at_its_teardown_is_accepted(bench: Bench, tmp_path: Path) -> None:
+    """What a failed call leaves behind may make its teardown err as well: it has failed all the same."""
+    assert bench.judge(forge(tmp_path, "tests/test_toy.py::test_teardown"), QUICK).tests
+
+
 @pytest.mark.parametrize(
     ("tests", "complaint"),
     [
         (["tests/test_toy.py::test_double", "tests/test_toy.py::test_other"], "test_other still passes"),
         (["tests/test_toy.py::test_missing"], "pytest could not run"),
         (["tests/test_toy.py::test_set_up"], "did not fail but had: error"),
+        (["tests/test_toy.py::test_teardown_alone"], "did not fail but had: error"),
         ([], "the header needs"),
     ],
 )
 def test_runner_test_that_does_not_fail_is_a_complaint(
     bench: Bench, tmp_path: Path, tests: list[str], complaint: str
 ) -> None:
-    """A test that passes, is missing or errs in its set-up proves nothing, and neither does no test."""
+    """A test that passes, is missing or errs outside of its call proves nothing, and neither does no test."""
     with pytest.raises(RottenError, match=complaint):
         bench.judge(forge(tmp_path, *tests), QUICK)
 

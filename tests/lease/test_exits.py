@@ -242,11 +242,22 @@ async def test_block_with_an_error_of_its_own_after_its_deadline_raises_that(tab
     told = Recorder()
     error = ValueError("mine")
     with pytest.raises(ValueError, match="mine") as caught:
-        async with lease(table, KEY, ttl=0.4, observer=told):
+        async with lease(table, KEY, ttl=0.4, observer=told) as held:
             time.sleep(0.45)
             raise error
     assert caught.value is error
     assert told.of(Lost)
+    assert error.__notes__ == [str(held.lost)]
+
+
+async def test_block_left_by_its_own_loss_has_no_note_of_it(table: LeaseTable) -> None:
+    """The loss itself needs no note that there was a loss."""
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.4) as held:
+            time.sleep(0.45)
+            held.raise_if_lost()
+    assert caught.value is held.lost
+    assert not hasattr(caught.value, "__notes__")
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from asyncpg_lease import LeaseLostError, LeaseTable, lease
+from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
 from tests.conftest import MakePool
 from tests.support.leasing import here
 from tests.support.observe import Observer
@@ -70,3 +70,21 @@ async def test_wait_lost_returns_none_when_the_block_is_left(table: LeaseTable) 
         waiter = asyncio.create_task(held.wait_lost())
         await asyncio.sleep(0)
     assert await waiter is None
+
+
+async def test_wait_lost_of_a_lease_that_is_not_entered_ends_at_its_deadline(table: LeaseTable) -> None:
+    """Before it is entered nobody else keeps the deadline: who waits is told that it expired."""
+    held = await acquire(table, KEY, ttl=0.4)
+    loss = await asyncio.wait_for(held.wait_lost(), 2)
+    assert loss is not None
+    assert loss.reason == "expired"
+    assert held.lost is loss
+
+
+async def test_wait_lost_of_a_lease_that_is_not_entered_ends_at_its_release(table: LeaseTable) -> None:
+    """A lease that is released without a block ends without a loss."""
+    held = await acquire(table, KEY, ttl=30)
+    waiter = asyncio.create_task(held.wait_lost())
+    await asyncio.sleep(0.01)
+    await held.release()
+    assert await asyncio.wait_for(waiter, 2) is None

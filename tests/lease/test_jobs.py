@@ -48,7 +48,7 @@ def job_of(done: list[object], what: str, limit: float = 5, sleep: float = 0) ->
         await connection.execute("SELECT pg_sleep($1)", sleep)
         done.append(await connection.fetchval("SELECT pg_backend_pid()"))
 
-    return Job(what, work, done.append, limit)
+    return Job(what, work, done.append, limit, stint=limit)
 
 
 async def test_jobs_of_a_burst_share_a_connection_ten_in_a_row(make_pool: MakePool, proxy: Proxy) -> None:
@@ -108,13 +108,33 @@ async def test_job_whose_limit_is_over_while_queued_is_not_done(make_pool: MakeP
     assert len(done) == 1
 
 
-@pytest.mark.parametrize("extension", [0.0, 0.2])
-async def test_job_past_its_limit_has_its_connection_terminated(
-    make_pool: MakePool, proxy: Proxy, extension: float
+@pytest.mark.parametrize(("limit", "stint"), [(0.3, 5), (5, 0.3)])
+async def test_job_past_its_limit_or_its_stint_has_its_connection_terminated(
+    make_pool: MakePool, proxy: Proxy, limit: float, stint: float
 ) -> None:
-    """On a frozen link nothing but terminate() ends a statement: at the limit, or after the extension."""
+    """On a frozen link nothing but terminate() ends a statement: at whichever bound comes first."""
     pool = await make_pool(proxy.dsn, max_size=1)
     connections = Connections(pool, same)
+    ended: list[BaseException] = []
+    started = time.monotonic()
+
+    async def work(connection: PooledConnection) -> None:
+        proxy.freeze()
+        await connection.fetchval("SELECT 1")
+
+    connections.submit(Job("the question", work, ended.append, limit, stint=stint))
+    await until(lambda: ended, within=2)
+    assert 0.3 <= time.monotonic() - started < 0.8
+    assert isinstance(ended[0], TimeoutError)
+    assert "no answer to the question within 0.300 s" in str(ended[0])
+    proxy.thaw()
+    await until(lambda: not library_tasks())
+    assert await pool.fetchval("SELECT 1") == 1
+
+
+async def test_job_with_somebody_to_tell_of_its_limit_goes_on_to_its_stint(make_pool: MakePool, proxy: Proxy) -> None:
+    """Where the limit is told the work goes on, for as long as one stint may take, and not for ever."""
+    connections = Connections(await make_pool(proxy.dsn, max_size=1), same)
     limits: list[float] = []
     ended: list[BaseException] = []
     started = time.monotonic()
@@ -123,25 +143,24 @@ async def test_job_past_its_limit_has_its_connection_terminated(
         proxy.freeze()
         await connection.fetchval("SELECT 1")
 
-    connections.submit(
-        Job(
-            "the question",
-            work,
-            ended.append,
-            0.3,
-            extension=extension,
-            on_limit=lambda: limits.append(time.monotonic() - started),
-        )
+    job = Job(
+        "the question",
+        work,
+        ended.append,
+        0.3,
+        stint=0.6,
+        on_limit=lambda: limits.append(time.monotonic() - started),
     )
+    connections.submit(job)
+    await until(lambda: limits, within=2)
+    assert 0.3 <= limits[0] < 0.55
+    assert not ended
     await until(lambda: ended, within=2)
-    assert 0.3 + extension <= time.monotonic() - started < 0.8 + extension
+    assert 0.6 <= time.monotonic() - started < 1.1
     assert len(limits) == 1
-    assert 0.3 <= limits[0] < 0.6
     assert isinstance(ended[0], TimeoutError)
-    assert "no answer to the question within 0.300 s" in str(ended[0])
     proxy.thaw()
     await until(lambda: not library_tasks())
-    assert await pool.fetchval("SELECT 1") == 1
 
 
 async def test_job_that_is_withdrawn_is_not_done_and_its_worker_not_kept(make_pool: MakePool) -> None:
@@ -173,7 +192,7 @@ async def test_urgent_job_goes_before_those_that_wait(make_pool: MakePool) -> No
             order.append(what)
             await nothing(connection)
 
-        return Job(what, work, lambda error: order.append(repr(error)), 5)
+        return Job(what, work, lambda error: order.append(repr(error)), 5, stint=5)
 
     async with pool.acquire():
         connections.submit(noting("first"))

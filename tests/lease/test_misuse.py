@@ -236,3 +236,35 @@ async def test_block_left_twice_is_left_once(table: LeaseTable, observe: Observe
     before = await observe.version(KEY)
     await held.__aexit__(None, None, None)
     assert await observe.version(KEY) == before
+
+
+async def enter_and_forget(table: LeaseTable, ttl: float) -> None:
+    """Enter a lease whose last reference is this frame's, and that of the context of the task that runs it."""
+    held = await acquire(table, KEY, ttl=ttl)
+    await held.__aenter__()
+
+
+async def test_lease_entered_and_dropped_warns_and_is_renewed_no_more(table: LeaseTable, observe: Observer) -> None:
+    """A block that nobody can leave any more does not keep its key for ever: it runs out, and says so at once."""
+    with pytest.warns(ResourceWarning, match="was dropped"):  # noqa: PT031 - the drop is it
+        await asyncio.create_task(enter_and_forget(table, 0.6))
+        # The loop itself knows the task for the turn that it ends in.
+        await asyncio.sleep(0)
+        gc.collect()
+    assert not await observe.is_free(KEY)
+    await asyncio.sleep(0.7)
+    assert await observe.is_free(KEY)
+
+
+def test_lease_entered_and_dropped_after_its_event_loop_only_warns(dsn: str) -> None:
+    """A loop that is closed has no heartbeat to stop: the drop warns as ever, and raises nothing."""
+
+    async def hold() -> Lease:
+        async with asyncpg.create_pool(dsn, min_size=0) as pool:
+            await LeaseTable(pool).create()
+            held = await acquire(pool, KEY)
+            return await held.__aenter__()
+
+    with pytest.warns(ResourceWarning, match="was dropped"):  # noqa: PT031 - the drop is it
+        asyncio.run(hold())
+        gc.collect()

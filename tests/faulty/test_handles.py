@@ -1,0 +1,108 @@
+"""Handles that are polled, forgotten, left in another order, or asked in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import traceback
+import weakref
+from contextlib import AsyncExitStack
+
+import pytest
+
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, current_lease, lease
+from tests.support.observe import Observer
+
+
+async def test_loss_polled_a_thousand_times_keeps_a_short_traceback(table: LeaseTable, observe: Observer) -> None:
+    """The one error that is raised again and again does not collect the frames of each time."""
+    async with lease(table, "key", ttl=1, on_lost="flag") as held:
+        await observe.hand_over("key")
+        lost = await asyncio.wait_for(held.wait_lost(), 5)
+        assert lost is not None
+        for _ in range(1000):
+            with pytest.raises(LeaseLostError):
+                held.raise_if_lost()
+    assert len(list(traceback.walk_tb(lost.__traceback__))) < 20
+
+
+async def test_wait_lost_of_a_never_entered_lease_returns_at_its_deadline(table: LeaseTable) -> None:
+    """Whoever waits for the loss of a lease that was not entered hears of it when its time is over."""
+    held = await acquire(table, "key", ttl=0.5)
+    lost = await asyncio.wait_for(held.wait_lost(), 5)
+    assert lost is not None
+    assert lost.reason == "expired"
+    assert held.lost is lost
+
+
+async def test_entered_lease_that_nobody_can_leave_warns_and_runs_out(table: LeaseTable, observe: Observer) -> None:
+    """A lease whose task is over and whose handle is gone is named in a warning and renewed no longer."""
+
+    async def enter_and_forget() -> None:
+        stack = AsyncExitStack()
+        await stack.enter_async_context(lease(table, "forgotten", ttl=0.8))
+
+    with pytest.warns(ResourceWarning, match="forgotten"):
+        await asyncio.create_task(enter_and_forget())
+        gc.collect()
+        await asyncio.sleep(0)
+        gc.collect()
+    await observe.until_free("forgotten", within=4)
+
+
+async def test_block_left_before_one_entered_later_keeps_the_current_lease(table: LeaseTable) -> None:
+    """Two blocks that are not left in reverse order: the one that is still entered is found."""
+    first, second = await acquire(table, "first"), await acquire(table, "second")
+    await first.__aenter__()
+    await second.__aenter__()
+    await first.__aexit__(None, None, None)
+    assert current_lease() is second
+    assert current_lease("second") is second
+    with pytest.raises(LookupError):
+        current_lease("first")
+    await second.__aexit__(None, None, None)
+    with pytest.raises(LookupError):
+        current_lease()
+
+
+async def test_leases_left_in_another_context_are_not_kept(table: LeaseTable) -> None:
+    """Leases that are entered here and left in tasks of their own do not pile up in this context."""
+    known: weakref.WeakSet[Lease] = weakref.WeakSet()
+    for _ in range(20):
+        held = await acquire(table, "key", ttl=20)
+        known.add(held)
+        await held.__aenter__()
+        await asyncio.create_task(held.__aexit__(None, None, None))
+    del held
+    gc.collect()
+    assert len(known) <= 2
+
+
+@pytest.mark.parametrize("debug", [False, True])
+async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_and_cancels(
+    table: LeaseTable, *, debug: bool
+) -> None:
+    """A thread of a blocked loop hears of the loss by raise_if_lost, and the loop then cancels the body."""
+    asyncio.get_running_loop().set_debug(debug)
+    told: list[BaseException] = []
+    ended_by_itself = False
+
+    def job(held: Lease) -> None:
+        time.sleep(0.7)
+        try:
+            held.raise_if_lost()
+        except Exception as error:  # noqa: BLE001 - judged by the test
+            told.append(error)
+
+    with pytest.raises(LeaseLostError):
+        async with lease(table, "key", ttl=0.5) as held:
+            working = asyncio.create_task(asyncio.to_thread(job, held))
+            await asyncio.sleep(0.05)
+            time.sleep(1.0)  # noqa: ASYNC251 - the loop stands still until the thread has asked
+            await asyncio.wait([working])
+            await asyncio.sleep(5)
+            ended_by_itself = True
+    assert not ended_by_itself
+    assert held.lost is not None
+    assert [type(error) for error in told] == [LeaseLostError]

@@ -1,0 +1,84 @@
+"""What is said on stderr when an event loop ends with leases held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import asyncpg
+
+from asyncpg_lease import LeaseTable, lease
+from tests.support.observe import Observer
+
+_ROOT = Path(__file__).parents[2]
+_kept: list[object] = []
+
+
+async def return_with_leases_held(dsn: str) -> None:
+    """Return while five tasks of the background hold leases."""
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
+
+    async def hold(number: int) -> None:
+        async with lease(pool, f"k{number}", ttl=60):
+            entered.release()
+            await asyncio.sleep(60)
+
+    entered = asyncio.Semaphore(0)
+    _kept.extend(asyncio.create_task(hold(number)) for number in range(5))
+    for _ in range(5):
+        await entered.acquire()
+
+
+async def return_with_a_generator_open(dsn: str) -> None:
+    """Return while a generator that holds a lease is open."""
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
+
+    async def numbers() -> AsyncIterator[int]:
+        async with lease(pool, "generator", ttl=60):
+            for number in range(10):
+                yield number
+
+    counting = numbers()
+    _kept.append(counting)
+    async for _ in counting:
+        break
+
+
+async def _run(function: Callable[[str], Awaitable[None]], dsn: str) -> str:
+    where = f"{function.__module__}:{function.__qualname__}"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.support.processes",
+        where,
+        json.dumps([dsn]),
+        stderr=asyncio.subprocess.PIPE,
+        cwd=_ROOT,
+    )
+    async with asyncio.timeout(15):
+        _out, said = await process.communicate()
+    assert process.returncode == 0
+    return said.decode()
+
+
+async def test_loop_that_ends_with_leases_held_by_tasks_is_silent(
+    table: LeaseTable, dsn: str, observe: Observer
+) -> None:
+    """Tasks that are cancelled by asyncio.run release their leases, and nothing is destroyed while it is pending."""
+    assert table
+    said = await _run(return_with_leases_held, dsn)
+    assert "Task was destroyed" not in said
+    assert "Traceback" not in said
+    for number in range(5):
+        assert await observe.is_free(f"k{number}")
+
+
+async def test_loop_that_ends_with_a_generator_open_is_silent(table: LeaseTable, dsn: str) -> None:
+    """A generator that asyncio.run closes makes no noise; its row runs out by itself."""
+    assert table
+    said = await _run(return_with_a_generator_open, dsn)
+    for noise in ("Task was destroyed", "never awaited", "Exception ignored", "Traceback"):
+        assert noise not in said
