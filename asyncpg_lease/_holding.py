@@ -13,7 +13,7 @@ from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
 from asyncpg_lease._release import start_release
-from asyncpg_lease._tasks import wait_shielded
+from asyncpg_lease._tasks import CANCELLED_LIMIT, wait_shielded
 from asyncpg_lease.errors import LeaseLostError, LossReason
 from asyncpg_lease.events import Lost, Notifier, ReleaseFailed
 
@@ -92,9 +92,10 @@ class Holding:
     def raise_if_lost(self) -> None:
         """Raise the loss, also one that no timer could report yet."""
         self._check_process()
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() == self._thread:
+            self._check_deadline()
+        else:
             self._raise_in_thread()
-        self._check_deadline()
         if self.lost is not None:
             # Without the frames of earlier raises, which would pile up on the one error.
             raise self.lost.with_traceback(None)
@@ -151,8 +152,11 @@ class Holding:
         self.state = State.ENTERED
         self._heartbeat.start()
 
-    async def leave(self, error: BaseException | None) -> None:
-        """Leave the block, whose body ended with `error`: stop the heartbeat, release, and say what came of it."""
+    async def leave(self, error: BaseException | None, *, hurried: bool) -> None:
+        """Leave the block, whose body ended with `error`: stop the heartbeat, release, and say what came of it.
+
+        Hurried, where an outer lease is lost, it waits for the release for no longer than a cancelled wait.
+        """
         if self.process != os.getpid():
             return
         body = self._body
@@ -164,7 +168,7 @@ class Holding:
             body.abandon()
             self._stop()
             return
-        cancelled = await self.release()
+        cancelled = await self.release(CANCELLED_LIMIT if hurried else RELEASE_LIMIT)
         others, pending = await body.settle(delivered=isinstance(error, asyncio.CancelledError))
         cancelled = cancelled or pending
         if isinstance(error, asyncio.CancelledError):
@@ -181,7 +185,7 @@ class Holding:
         if self.lost is not None and self._options.on_lost == "cancel":
             raise self.lost.with_traceback(None) from self.lost.__cause__
 
-    async def release(self) -> asyncio.CancelledError | None:
+    async def release(self, limit: float = RELEASE_LIMIT) -> asyncio.CancelledError | None:
         """Stop the heartbeat, then release; return a cancellation that came meanwhile."""
         if self.process != os.getpid():
             return None
@@ -189,7 +193,7 @@ class Holding:
         waits: list[asyncio.Future[bool] | asyncio.Task[None]] = [] if renewal is None else [renewal]
         if self._releasing is not None:
             waits.append(self._releasing)
-        return await wait_shielded(waits, RELEASE_LIMIT)
+        return await wait_shielded(waits, limit)
 
     def _stop(self) -> asyncio.Task[None] | None:
         """End the tenure on this side, and start its release where there is something to release."""

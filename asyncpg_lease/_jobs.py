@@ -83,7 +83,7 @@ class Job:
         self.limit = limit
         self.stint = stint
         self.on_limit = on_limit
-        self.overdue = False
+        self.overdue: TimeoutError | None = None
         self.hurried = False
         self.connection: Connection | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -102,7 +102,7 @@ class Job:
             # The loop was closed, and the frame is: nobody is left to be told.
             raise
         except BaseException as error:  # noqa: BLE001 - told, whatever it is
-            self.failed(self._overdue_error() if self.overdue else error)
+            self.failed(self.overdue or error)
         finally:
             self.connection = None
             self.settle()
@@ -123,7 +123,7 @@ class Job:
         if self.fuse is not None:
             self.fuse.cancel()
         self.stint = stint
-        self.fuse = asyncio.get_running_loop().call_later(stint, self._give_up)
+        self.fuse = asyncio.get_running_loop().call_later(stint, self._give_up, stint)
 
     def hurry(self, on_limit: Callable[[], None]) -> None:
         """Wait no longer than the closing of a loop may take."""
@@ -135,15 +135,12 @@ class Job:
     def reach_limit(self) -> None:
         """End the work, or let it go on where somebody else is to know of it."""
         if self.on_limit is None:
-            self._give_up()
+            self._give_up(self.limit)
         else:
             self.on_limit()
 
-    def _give_up(self) -> None:
+    def _give_up(self, after: float) -> None:
         if self.connection is not None:
-            self.overdue = True
+            msg = f"no answer to {self.what} within {after:.3f} s; the statement was given up"
+            self.overdue = TimeoutError(msg)
             terminate(self.connection)
-
-    def _overdue_error(self) -> TimeoutError:
-        stint = min(self.stint, self.limit)
-        return TimeoutError(f"no answer to {self.what} within {stint:.3f} s; the statement was given up")

@@ -183,7 +183,8 @@ class Lease:
         """
         # By value: another context than the entering one may leave, and not the last one entered.
         _entered.set(tuple(held for held in _entered.get() if held is not self))
-        await self._holding.leave(error)
+        outer_lost = any(held.lost is not None for held in _entered.get())
+        await self._holding.leave(error, hurried=outer_lost)
 
 
 _entered: ContextVar[tuple[Lease, ...]] = ContextVar("asyncpg_lease.entered", default=())

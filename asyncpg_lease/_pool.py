@@ -134,7 +134,8 @@ class Connections:
             job.reach_limit()
 
     def finishing(self) -> list[asyncio.Task[None]]:
-        """Return the workers that have done their jobs, for whoever wants to see the connections given back."""
+        """Return the workers without a job, for whoever wants to see them end; those in vain are dismissed."""
+        self._dismiss()
         return [task for task in self._workers if task not in self._queueing and task not in self._at_work]
 
     def _staff(self) -> None:
@@ -150,7 +151,9 @@ class Connections:
             self._dismissal = asyncio.get_running_loop().call_later(DISMISSAL_DELAY, self._dismiss)
 
     def _dismiss(self) -> None:
-        self._dismissal = None
+        if self._dismissal is not None:
+            self._dismissal.cancel()
+            self._dismissal = None
         # Those that came last: the first have the best place in the pool's queue.
         for worker in tuple(self._queueing)[len(self._jobs) :]:
             del self._queueing[worker]
@@ -167,6 +170,9 @@ class Connections:
         assert task is not None  # noqa: S101 - a coroutine of this class runs in a task
         try:
             connection = await self._acquire(task)
+        except GeneratorExit:
+            # The loop was closed: there is nobody to tell.
+            raise
         except BaseException as error:  # noqa: BLE001 - told to the job
             if task in self._queueing and self._jobs:
                 self._jobs.popleft().fail(error)

@@ -92,6 +92,7 @@ class Renewals:
                 if batch:
                     # Each request has a timer of its own: this bound is for a dead link, not for a slow server.
                     longest = max(PATIENCE, *(request.limit for request in batch))
+                    job.settle()
                     job.bound(min(longest, stint_for(max(request.ttl for request in batch))))
                     await self._send(batch, connection)
 

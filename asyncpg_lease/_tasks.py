@@ -13,7 +13,7 @@ from asyncpg_lease._clock import local_time
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-__all__ = ["TaskOwner", "load_backend", "require_loop", "wait_shielded", "wait_turn"]
+__all__ = ["CANCELLED_LIMIT", "TaskOwner", "load_backend", "require_loop", "wait_shielded", "wait_turn"]
 
 T = TypeVar("T")
 
@@ -35,6 +35,12 @@ class TaskOwner:
         hold the caller up to where the work first waits. The context is a new one: what the
         caller has in its own must not live on in ours.
         """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            # In a frame that is closed after its loop.
+            work.close()
+            raise
         task = asyncio.Task(work, name=f"asyncpg_lease:{name}", context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)

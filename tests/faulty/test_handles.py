@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 import traceback
+import warnings
 import weakref
 from contextlib import AsyncExitStack
 
@@ -43,11 +44,13 @@ async def test_entered_lease_that_nobody_can_leave_warns_and_runs_out(table: Lea
         stack = AsyncExitStack()
         await stack.enter_async_context(lease(table, "forgotten", ttl=0.8))
 
-    with pytest.warns(ResourceWarning, match="forgotten"):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         await asyncio.create_task(enter_and_forget())
         gc.collect()
         await asyncio.sleep(0)
         gc.collect()
+    assert any(each.category is ResourceWarning and "'forgotten'" in str(each.message) for each in warned)
     await observe.until_free("forgotten", within=4)
 
 
@@ -69,12 +72,15 @@ async def test_block_left_before_one_entered_later_keeps_the_current_lease(table
 async def test_leases_left_in_another_context_are_not_kept(table: LeaseTable) -> None:
     """Leases that are entered here and left in tasks of their own do not pile up in this context."""
     known: weakref.WeakSet[Lease] = weakref.WeakSet()
-    for _ in range(20):
+
+    async def enter_here_and_leave_there() -> None:
         held = await acquire(table, "key", ttl=20)
         known.add(held)
         await held.__aenter__()
         await asyncio.create_task(held.__aexit__(None, None, None))
-    del held
+
+    for _ in range(20):
+        await enter_here_and_leave_there()
     gc.collect()
     assert len(known) <= 2
 
@@ -95,11 +101,12 @@ async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_and_cancels(
         except Exception as error:  # noqa: BLE001 - judged by the test
             told.append(error)
 
+    held = await acquire(table, "key", ttl=0.5)
     with pytest.raises(LeaseLostError):
-        async with lease(table, "key", ttl=0.5) as held:
+        async with held:
             working = asyncio.create_task(asyncio.to_thread(job, held))
             await asyncio.sleep(0.05)
-            time.sleep(1.0)  # noqa: ASYNC251 - the loop stands still until the thread has asked
+            time.sleep(1.0)  # The loop stands still until the thread has asked
             await asyncio.wait([working])
             await asyncio.sleep(5)
             ended_by_itself = True

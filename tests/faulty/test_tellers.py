@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from asyncpg_lease import Event, LeaseLostError, LeaseTable, acquire, lease
-from tests.support.observe import Observer
+from asyncpg_lease.events import Observer
+from tests.support import observe as seen
 
 TTL = 1.0
 
@@ -26,7 +27,7 @@ def quiet_observer(event: Event, /) -> None:
 
 
 @pytest.fixture(params=["observer", "filter"])
-def teller(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
+def teller(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[Observer]:
     """An observer that raises CancelledError; or one that does not, while a filter of the library's log raises."""
     if request.param == "observer":
         yield cancelled_observer
@@ -52,7 +53,7 @@ async def complaints() -> list[dict[str, Any]]:
 
 
 async def test_teller_that_raises_does_not_stop_the_timer_of_all_leases(
-    table: LeaseTable, teller: Any, complaints: list[dict[str, Any]]
+    table: LeaseTable, teller: Observer, complaints: list[dict[str, Any]]
 ) -> None:
     """After a report that raised, that lease and another one are both renewed past their ttl."""
     async with (
@@ -60,7 +61,7 @@ async def test_teller_that_raises_does_not_stop_the_timer_of_all_leases(
         lease(table, "other", ttl=TTL, on_lost="flag") as other,
     ):
         await asyncio.sleep(0.05)
-        time.sleep(0.3)  # noqa: ASYNC251 - so that there is lateness to report
+        time.sleep(0.3)  # So that there is lateness to report
         await asyncio.sleep(1.5 * TTL)
         assert told.is_held
         assert other.is_held
@@ -68,7 +69,7 @@ async def test_teller_that_raises_does_not_stop_the_timer_of_all_leases(
 
 
 async def test_teller_that_raises_does_not_keep_a_loss_from_the_body(
-    table: LeaseTable, teller: Any, observe: Observer, complaints: list[dict[str, Any]]
+    table: LeaseTable, teller: Observer, observe: seen.Observer, complaints: list[dict[str, Any]]
 ) -> None:
     """The body of a lost lease is cancelled, and the loss comes out of the block, whatever the report raises."""
     with pytest.raises(LeaseLostError) as caught:
@@ -80,7 +81,7 @@ async def test_teller_that_raises_does_not_keep_a_loss_from_the_body(
 
 
 async def test_teller_that_raises_does_not_harm_acquire(
-    table: LeaseTable, teller: Any, observe: Observer, complaints: list[dict[str, Any]]
+    table: LeaseTable, teller: Observer, observe: seen.Observer, complaints: list[dict[str, Any]]
 ) -> None:
     """A claim that was granted is handed over and released, whatever its report raises."""
     held = await acquire(table, "key", ttl=60, observer=teller)

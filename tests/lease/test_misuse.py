@@ -173,6 +173,12 @@ def test_acquire_on_another_loops_pool_is_refused(server_pool: tuple[asyncio.Abs
     loop.run_until_complete(held.release())
 
 
+async def test_acquire_on_a_pool_that_is_not_initialized_is_refused(dsn: str) -> None:
+    """create_pool() without await has no queue yet, by which its default table is known: refused all the same."""
+    with pytest.raises(RuntimeError, match="not initialized"):
+        await acquire(asyncpg.create_pool(dsn), KEY)
+
+
 async def test_lease_entered_outside_a_task_is_refused(table: LeaseTable) -> None:
     """Only a task can be cancelled on a loss, so a block needs one."""
     held = await acquire(table, KEY)
