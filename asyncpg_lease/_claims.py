@@ -195,6 +195,8 @@ class Claims:
             except RETRIED:
                 deliver(attempt.answer, None)
                 return None
+            except GeneratorExit:
+                raise
             except BaseException as error:  # noqa: BLE001 - whoever waits gets it
                 return self._unheard(attempt, error, sent_at)
             answer = claim_row(tuple(rows[0])) if rows else None
