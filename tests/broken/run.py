@@ -100,8 +100,20 @@ class Bench:
     def _run(self, patch: Patch, copy: Path, environment: Mapping[str, str]) -> list[ET.Element]:
         report = copy / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", f"--timeout={_TEST_SECONDS}", f"--junitxml={report}"]
+        done = self._pytest(options, patch, copy, environment)
+        if done.returncode < 0:
+            # A crash of the interpreter, in broken code that ends connections in odd moments, says nothing: once more.
+            done = self._pytest(options, patch, copy, environment)
+        if done.returncode not in {0, 1}:
+            message = f"pytest could not run its tests:\n{done.stdout[-2000:]}"
+            raise RottenError(message)
+        return list(ET.parse(report).iter("testcase"))
+
+    def _pytest(
+        self, options: Sequence[str], patch: Patch, copy: Path, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 [sys.executable, "-m", "pytest", *options, *patch.tests],
                 cwd=self.root,
                 env={**os.environ, **environment, "PYTHONPATH": str(copy)},
@@ -114,10 +126,6 @@ class Bench:
         except subprocess.TimeoutExpired:
             message = f"its tests did not end within {_PATCH_SECONDS} s"
             raise RottenError(message) from None
-        if done.returncode not in {0, 1}:
-            message = f"pytest could not run its tests:\n{done.stdout[-2000:]}"
-            raise RottenError(message)
-        return list(ET.parse(report).iter("testcase"))
 
 
 def _apply(patch: Patch, copy: Path) -> None:
