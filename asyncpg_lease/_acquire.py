@@ -187,7 +187,8 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
         LeaseTimeoutError: somebody else still had it when the wait was over; within `wait` + 1 s.
         LeaseTableError: the message says what to run.
         TimeoutError: no connection or no answer within the ttl.
-        Exception: what the driver raised.
+        Exception: what the driver raised; so too where a connection gave no answer for a tenth of the ttl, 3 s at
+            least and 15 s at most, and was closed for that.
 
     Example:
         ```python
