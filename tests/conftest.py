@@ -26,7 +26,7 @@ from tests.support.proxy import Proxy
 from tests.support.runs import NOTES
 from tests.support.typing import Pool
 
-pytest_plugins = ["pytester", "tests.support.summary"]
+pytest_plugins = ["pytester", "tests.support.options", "tests.support.summary"]
 
 # A shell's background job (`nox &` in a script) starts with SIGINT ignored, which children inherit through exec;
 # Python leaves it so, and no Ctrl-C would reach the processes that the tests interrupt. A handler is not inherited.

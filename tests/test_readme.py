@@ -22,6 +22,7 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 import asyncpg_lease
 from tests.support.blocks import Evaluator, evaluate
 from tests.support.leftovers import close_pool
+from tests.support.loops import chosen_factory
 from tests.support.typing import Pool
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, dsn: str) -> Iterator[asyncio.Runner
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=chosen_factory()) as runner:
         yield runner
 
 

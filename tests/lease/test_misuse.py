@@ -16,6 +16,7 @@ from asyncpg_lease.events import ReleaseFailed
 from tests.conftest import MakePool
 from tests.lease.test_exits import Parked
 from tests.support.leasing import Recorder
+from tests.support.loops import chosen_factory, run
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.typing import Pool
@@ -133,7 +134,7 @@ def test_acquire_without_an_asyncio_loop_is_refused(
 @pytest.fixture
 def server_pool(dsn: str) -> Iterator[tuple[asyncio.AbstractEventLoop, Pool]]:
     """Make a pool of a loop that does not run when the test does."""
-    loop = asyncio.new_event_loop()
+    loop = chosen_factory()()
 
     async def make() -> Pool:
         pool = await asyncpg.create_pool(dsn, min_size=0)
@@ -154,7 +155,7 @@ def test_acquire_on_another_loops_pool_is_refused(server_pool: tuple[asyncio.Abs
         with pytest.raises(RuntimeError, match="another event loop"):
             await acquire(pool, KEY)
 
-    asyncio.run(use())
+    run(use())
 
     async def hold() -> Lease:
         return await acquire(pool, KEY)
@@ -167,7 +168,7 @@ def test_acquire_on_another_loops_pool_is_refused(server_pool: tuple[asyncio.Abs
         with pytest.raises(RuntimeError, match="another event loop"):
             await held.__aenter__()
 
-    thread = threading.Thread(target=asyncio.run, args=(misuse(),))
+    thread = threading.Thread(target=run, args=(misuse(),))
     thread.start()
     thread.join()
     loop.run_until_complete(held.release())
@@ -272,5 +273,5 @@ def test_lease_entered_and_dropped_after_its_event_loop_only_warns(dsn: str) -> 
             return await held.__aenter__()
 
     with pytest.warns(ResourceWarning, match="was dropped"):  # noqa: PT031 - the drop is it
-        asyncio.run(hold())
+        run(hold())
         gc.collect()

@@ -13,6 +13,7 @@ import pytest
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost
 from tests.support.leasing import Recorder, here
+from tests.support.loops import run
 from tests.support.observe import Observer
 
 KEY = "threaded"
@@ -77,7 +78,7 @@ def test_raise_if_lost_in_a_thread_after_its_event_loop_raises_all_the_same(dsn:
             return await acquire(pool, KEY, ttl=0.2)
 
     with pytest.warns(ResourceWarning, match="was dropped"):  # noqa: PT031 - the drop is it
-        held = asyncio.run(hold())
+        held = run(hold())
         time.sleep(0.25)
         assert loss_in_thread(held) is not None
         del held

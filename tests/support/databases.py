@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import secrets
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
-T = TypeVar("T")
+from tests.support.loops import run
 
 # For an embedded server that lives as long as the run: nobody needs its data after a power cut.
 TEST_SETTINGS = {"fsync": "off", "max_connections": "200"}
@@ -65,9 +63,3 @@ class Server:
             yield urlsplit(self.dsn)._replace(path=f"/{name}").geturl()
         finally:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def run(coroutine: Coroutine[object, object, T]) -> T:
-    """Run a coroutine on an event loop of its own and leave the thread's current loop alone."""
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        return runner.run(coroutine)

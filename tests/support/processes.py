@@ -18,6 +18,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from tests.support.loops import run
+
 Event = dict[str, object]
 
 _ROOT = Path(__file__).parents[2]
@@ -125,7 +127,7 @@ def _main() -> None:
     where, arguments = sys.argv[1:]
     module, _, name = where.partition(":")
     function = getattr(importlib.import_module(module), name)
-    asyncio.run(function(*json.loads(arguments)))
+    run(function(*json.loads(arguments)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.support.loops import kind_of
+
 
 @dataclass(slots=True)
 class Notes:
@@ -18,8 +20,8 @@ class Notes:
     loops: set[str] = field(default_factory=set)
 
     def note_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note the kind of an event loop: asyncio, or the package that it is from."""
-        self.loops.add(type(loop).__module__.partition(".")[0])
+        """Note the kind of an event loop."""
+        self.loops.add(kind_of(loop))
 
     def lines(self) -> Iterator[str]:
         """Yield one line for each combination."""
