@@ -1,26 +1,38 @@
-"""The sessions that CI runs: `nox` runs all of them, `nox -s tests -- -k fence` a part of one."""
+"""The sessions that CI runs: `nox` runs all of them, `nox -s tests-3.11 -- -k fence` a part of one.
+
+Each session over the suite ends with what it ran on and what it skipped, and writes it to build/runs.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.5"
-nox.options.error_on_missing_interpreters = True
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 # The slowest comes last, so that pytest's own summary ends the output.
 nox.options.sessions = ["lint", "types", "package", "broken", "tests"]
 
+PYTHONS = ["3.13", "3.12", "3.11"]
+# In CI each kind of event loop has its Python; `nox -s loops` runs every one of them on every other.
+LOOPS = {"3.11": "asyncio", "3.12": "eager", "3.13": "uvloop"}
+OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.13", "asyncio"), ("3.13", "eager")]
+# One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
+ONCE = ["tests/broken", "tests/cli", "tests/package", "tests/support"]
+
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNS = ROOT / "build" / "runs"
+COVERAGE = ROOT / "build" / "coverage" / "data"
+PROCESSES = "3"
 # No branch of these may go untested: they decide who holds a lease and for how long.
 FULLY_COVERED = ["_heartbeat", "_holding", "_lease", "_tenure", "table"]
 
@@ -93,24 +105,50 @@ def bench(session: nox.Session) -> None:
     session.run("python", "bench/run.py", *session.posargs)
 
 
-@nox.session
+@nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run the suite on the installed wheel, measure its branches, and end with what ran."""
+    """Run the suite on the installed wheel, on each Python; measure its branches on the oldest."""
+    python = str(session.python)
+    options = ["--loop", LOOPS[python]]
+    if session.python != PYTHONS[-1]:
+        run_suite(session, *options, *without(ONCE))
+        return
+    shutil.rmtree(COVERAGE.parent, ignore_errors=True)
+    run_suite(session, *options, program=["coverage", "run", "-m", "pytest"])
+    # A part of the suite covers a part of the package: that says nothing.
+    if not session.posargs:
+        check_coverage(session)
+
+
+@nox.session
+@nox.parametrize("python,loop", OTHER_LOOPS)
+def loops(session: nox.Session, loop: str) -> None:
+    """Run the suite on the kinds of event loop that `tests` leaves out on a Python."""
+    run_suite(session, "--loop", loop, *without(ONCE))
+
+
+def run_suite(session: nox.Session, *options: str, program: Sequence[str] = ("pytest",)) -> None:
+    """Install the wheel and run the suite from outside the checkout, several tests at once.
+
+    The arguments after `--` on nox's command line take the place of the whole suite.
+    """
     install_package(session)
-    with outside_the_checkout() as copy:
-        with session.chdir(copy):
-            arguments = session.posargs or ["--runs", str(RUNS / "tests.txt")]
-            env = {"ASYNCPG_LEASE_TEST_INSTALLED": "1"}
-            session.run("python", "-m", "coverage", "run", "-m", "pytest", *arguments, env=env)
-        # A part of the suite covers a part of the package: that says nothing.
-        if not session.posargs:
-            check_coverage(session, copy)
+    name = re.sub(r"\W+", "-", session.name).strip("-")
+    run = ["--numprocesses", PROCESSES, "--runs", str(RUNS / f"{name}.txt")]
+    with outside_the_checkout() as copy, session.chdir(copy):
+        env = {"ASYNCPG_LEASE_TEST_INSTALLED": "1", "COVERAGE_FILE": str(COVERAGE)}
+        session.run("python", "-m", *program, *options, *(session.posargs or run), env=env)
 
 
-def check_coverage(session: nox.Session, copy: Path) -> None:
+def without(folders: Sequence[str]) -> list[str]:
+    """Return the options that leave folders of tests out."""
+    return [f"--ignore={folder}" for folder in folders]
+
+
+def check_coverage(session: nox.Session) -> None:
     """Combine what the processes of a run measured, and fail below the limits."""
-    data = f"--data-file={ROOT / 'build' / '.coverage'}"
-    session.run("coverage", "combine", "--quiet", data, str(copy))
+    data = f"--data-file={COVERAGE}"
+    session.run("coverage", "combine", "--quiet", data)
     fully = ",".join(f"asyncpg_lease/{name}.py" for name in FULLY_COVERED)
     session.run("coverage", "report", data, f"--include={fully}", "--fail-under=100")
     session.run("coverage", "report", data, "--fail-under=95")
