@@ -54,7 +54,7 @@ def outside_the_checkout() -> Iterator[Path]:
         copy = Path(folder)
         for name in ("pyproject.toml", "README.md"):
             shutil.copy2(ROOT / name, copy)
-        for name in ("tests", "docs"):
+        for name in ("bench", "docs", "tests"):
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         yield copy
 

@@ -1,6 +1,6 @@
 """What a lease costs, as ratios within one run: machines are noisy, a ratio of interleaved rounds is less so.
 
-    python bench/run.py [--rounds 9] [--json FILE]
+    python bench/run.py [--rounds 9] [--calls 300] [--json FILE]
 
 It brings its own PostgreSQL. ASYNCPG_LEASE_TEST_DSN names another one, on which it makes and drops a schema.
 """
@@ -15,14 +15,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 
-from asyncpg_lease import LeaseTable, acquire, lease
+from asyncpg_lease import LeaseTable, acquire, lease, try_acquire
 from asyncpg_lease.cli._server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
 
 SCHEMA = "asyncpg_lease_bench"
 TTL = 60.0
@@ -40,6 +46,10 @@ RETURNING fence
 UPDATE = f"""
 UPDATE {SCHEMA}.raw SET expires_at = greatest(clock_timestamp(), acquired_at + interval '1 microsecond')
 WHERE key = $1 AND holder = $2 RETURNING fence
+"""
+RENEWAL = f"""
+UPDATE {SCHEMA}.lease SET expires_at = clock_timestamp() + interval '60 s'
+WHERE key = $1 AND holder = $2 AND fence = $3 RETURNING fence
 """
 
 Once = Callable[[str], Awaitable[object]]
@@ -74,12 +84,20 @@ async def compare(rounds: int, subjects: dict[str, Once], floor: str, tasks: int
     }
 
 
-async def acquire_and_release(dsn: str, rounds: int, tasks: int, calls: int) -> dict[str, object]:
-    """Compare acquire and release with two raw statements, and with two that do nothing, on one pool."""
+@asynccontextmanager
+async def leasing(dsn: str) -> AsyncIterator[tuple[Pool, LeaseTable]]:
+    """Yield a pool of ten connections and the lease table on it, and beside that a table `raw` of the same shape."""
     async with asyncpg.create_pool(dsn, min_size=10, max_size=10) as pool:
         table = LeaseTable(pool, schema=SCHEMA)
         await table.create()
         await pool.execute(f"CREATE TABLE IF NOT EXISTS {SCHEMA}.raw (LIKE {SCHEMA}.lease INCLUDING ALL)")
+        yield pool, table
+        await table.aclose()
+
+
+async def acquire_and_release(dsn: str, rounds: int, tasks: int, calls: int) -> dict[str, object]:
+    """Compare acquire and release with two raw statements, and with two that do nothing, on one pool."""
+    async with leasing(dsn) as (pool, table):
 
         async def leased(key: str) -> None:
             held = await acquire(table, key, ttl=TTL)
@@ -104,8 +122,42 @@ async def acquire_and_release(dsn: str, rounds: int, tasks: int, calls: int) -> 
             "two raw statements": raw,
             "SELECT 1 twice": nothing,
         }
-        answer = await compare(rounds, subjects, "two raw statements", tasks, calls)
-        await table.aclose()
+        return await compare(rounds, subjects, "two raw statements", tasks, calls)
+
+
+async def losing(dsn: str, rounds: int, calls: int) -> dict[str, object]:
+    """Compare an acquire of a key that somebody else holds with one statement that does nothing."""
+    async with leasing(dsn) as (pool, table):
+        held = await acquire(table, "held", ttl=TTL)
+
+        async def lose(_: str) -> None:
+            if await try_acquire(table, "held", ttl=TTL) is not None:
+                message = "a held key was given away"
+                raise RuntimeError(message)
+
+        async def nothing(_: str) -> None:
+            await pool.fetchrow("SELECT 1")
+
+        answer = await compare(rounds, {"losing acquire": lose, "SELECT 1": nothing}, "SELECT 1", 1, calls)
+        await held.release()
+    return answer
+
+
+async def renewing(dsn: str, rounds: int, leases: int) -> dict[str, object]:
+    """Compare renewing many leases at once with one raw UPDATE for each of them; figures are for all of them."""
+    async with leasing(dsn) as (pool, table):
+        keys = [f"key-{number}" for number in range(leases)]
+        held = [await acquire(table, key, ttl=TTL) for key in keys]
+
+        async def together(_: str) -> None:
+            await asyncio.gather(*(one.renew() for one in held))
+
+        async def one_by_one(_: str) -> None:
+            await asyncio.gather(*(pool.fetchrow(RENEWAL, one.key, one.holder, one.fence) for one in held))
+
+        subjects: dict[str, Once] = {"renewed together": together, "one by one": one_by_one}
+        answer = await compare(rounds, subjects, "one by one", 1, 1)
+        await asyncio.gather(*(one.release() for one in held))
     return answer
 
 
@@ -122,15 +174,17 @@ def import_cost(rounds: int) -> dict[str, float]:
     return {"milliseconds": round(statistics.median(taken) * 1e3, 1)}
 
 
-async def run(dsn: str, rounds: int) -> dict[str, object]:
+async def run(dsn: str, rounds: int, calls: int) -> dict[str, object]:
     """Run everything."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
     version = await connection.fetchval("SHOW server_version")
     results: dict[str, object] = {"python": sys.version.split()[0], "server": version, "asyncpg": asyncpg.__version__}
     try:
-        results["1 task"] = await acquire_and_release(dsn, rounds, 1, 300)
-        results["200 tasks"] = await acquire_and_release(dsn, rounds, 200, 5)
+        results["1 task"] = await acquire_and_release(dsn, rounds, 1, calls)
+        results["200 tasks"] = await acquire_and_release(dsn, rounds, 200, max(1, calls // 60))
+        results["a held key"] = await losing(dsn, rounds, calls)
+        results["1,000 leases"] = await renewing(dsn, rounds, 1_000)
         results["import asyncpg_lease, after asyncpg"] = import_cost(rounds)
     finally:
         await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
@@ -152,11 +206,12 @@ def main() -> None:
     """Parse the arguments, run, print, and write the JSON where one was asked for."""
     parser = argparse.ArgumentParser(description="What a lease costs, as ratios within one run.")
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds, of which the median counts")
+    parser.add_argument("--calls", type=int, default=300, help="calls in each round")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         dsn = os.environ.get("ASYNCPG_LEASE_TEST_DSN") or stack.enter_context(EmbeddedServer()).dsn
-        results = asyncio.run(run(dsn, arguments.rounds))
+        results = asyncio.run(run(dsn, arguments.rounds, arguments.calls))
     show(results)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
