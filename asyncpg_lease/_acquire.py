@@ -16,7 +16,9 @@ from asyncpg_lease.table import LeaseTable, store_of
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from asyncpg_lease._driver import Pool
+    import asyncpg
+
+    from asyncpg_lease._driver import RecordT
     from asyncpg_lease.events import Observer
 
 __all__ = ["LeaseContext", "acquire", "lease", "try_acquire"]
@@ -25,7 +27,9 @@ __all__ = ["LeaseContext", "acquire", "lease", "try_acquire"]
 class LeaseContext:
     """What `lease` returns: acquires where it is entered, releases where it is left. For one use."""
 
-    def __init__(self, target: Pool | LeaseTable, key: str, options: Options, observer: Observer | None) -> None:
+    def __init__(
+        self, target: asyncpg.Pool[RecordT] | LeaseTable, key: str, options: Options, observer: Observer | None
+    ) -> None:
         self._store = store_of(target)
         self._key = check_text("key", key)
         check_observer(observer)
@@ -78,7 +82,7 @@ class LeaseContext:
 
 
 def lease(  # noqa: PLR0913 - each is an option of its own
-    target: Pool | LeaseTable,
+    target: asyncpg.Pool[RecordT] | LeaseTable,
     key: str,
     *,
     ttl: Duration = 60,
@@ -150,7 +154,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
 
 
 async def acquire(  # noqa: PLR0913 - each is an option of its own
-    target: Pool | LeaseTable,
+    target: asyncpg.Pool[RecordT] | LeaseTable,
     key: str,
     *,
     ttl: Duration = 60,
@@ -215,7 +219,7 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
 
 
 async def try_acquire(  # noqa: PLR0913 - each is an option of its own
-    target: Pool | LeaseTable,
+    target: asyncpg.Pool[RecordT] | LeaseTable,
     key: str,
     *,
     ttl: Duration = 60,

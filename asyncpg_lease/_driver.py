@@ -10,10 +10,13 @@ import asyncpg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
+    from typing import Any, TypeAlias, TypeVar
 
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
-    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    # A pool of one's own record class is no pool of plain records to a type checker. Either is welcome, and what the
+    # rows are is nobody's business here: public signatures name it, nothing below them does.
+    RecordT = TypeVar("RecordT", bound=asyncpg.Record)
+    Pool: TypeAlias = asyncpg.Pool[Any]
 
 __all__ = ["RETRIED", "fetch_again", "is_passing", "is_usable", "may_have_been_done", "terminate"]
 

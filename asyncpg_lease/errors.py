@@ -13,7 +13,7 @@ Each keeps what it knows as attributes, says it in its message, and can be pickl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ _LOSSES: Mapping[LossReason, str] = {
 class LeaseError(Exception):
     """Base of every error that this library raises on its own account."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Rebuild without `__init__`, whose arguments are not the message; notes come along."""
         return _rebuild, (type(self), self.args), vars(self)
 

@@ -23,7 +23,7 @@ from asyncpg_lease._store import Store
 from asyncpg_lease.events import Notifier, Observer
 
 if TYPE_CHECKING:
-    from asyncpg_lease._driver import Connection, Pool
+    from asyncpg_lease._driver import Connection, Pool, RecordT
 
 __all__ = ["LeaseTable", "store_of"]
 
@@ -64,7 +64,7 @@ class LeaseTable:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: asyncpg.Pool[RecordT],
         name: str = DEFAULT_NAME,
         *,
         schema: str | None = None,
@@ -160,7 +160,7 @@ _stores: WeakValueDictionary[int, Store] = WeakValueDictionary()
 _found: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 
 
-def store_of(target: Pool | LeaseTable) -> Store:
+def store_of(target: asyncpg.Pool[RecordT] | LeaseTable) -> Store:
     """Return the store of a table, or that of the pool's default table: one per pool.
 
     It lives as long as a lease, a claim or a hand-back of it.
