@@ -65,7 +65,7 @@ class Claims:
     def __init__(self, connections: Connections, name: TableName) -> None:
         self._connections = connections
         self._name = name
-        self.closing = False
+        self.closing: bool = False
         self._pending: set[asyncio.Future[Any]] = set()
 
     def __repr__(self) -> str:

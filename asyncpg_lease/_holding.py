@@ -47,12 +47,12 @@ class Holding:
 
     def __init__(self, store: Store, claim: Claim, options: Options, notifier: Notifier) -> None:
         self.claim = claim
-        self.process = os.getpid()
-        self.loop = asyncio.get_running_loop()
+        self.process: int = os.getpid()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self.state = State.CLAIMED
+        self.state: State = State.CLAIMED
         self.lost: LeaseLostError | None = None
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
         self._store = store
         self._options = options
         self._notifier = notifier

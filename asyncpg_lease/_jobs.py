@@ -77,14 +77,14 @@ class Job:
         stint: float,
         on_limit: Callable[[], None] | None = None,
     ) -> None:
-        self.what = what
-        self.work = work
-        self.failed = failed
-        self.limit = limit
-        self.stint = stint
-        self.on_limit = on_limit
+        self.what: str = what
+        self.work: Callable[[Connection], Awaitable[None]] = work
+        self.failed: Callable[[BaseException], None] = failed
+        self.limit: float = limit
+        self.stint: float = stint
+        self.on_limit: Callable[[], None] | None = on_limit
         self.overdue: TimeoutError | None = None
-        self.hurried = False
+        self.hurried: bool = False
         self.connection: Connection | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.fuse: asyncio.TimerHandle | None = None

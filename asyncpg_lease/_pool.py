@@ -46,7 +46,7 @@ class Connections:
 
     def __init__(self, pool: Pool, translate: Callable[[BaseException], BaseException]) -> None:
         self.pool = pool
-        self.tasks = TaskOwner()
+        self.tasks: TaskOwner = TaskOwner()
         self._translate = translate
         self._jobs: deque[Job] = deque()
         self._workers: set[asyncio.Task[None]] = set()

@@ -137,9 +137,9 @@ class TableName:
 
     def __init__(self, name: str, schema: str | None, on_found: Callable[[str], None] | None = None) -> None:
         self._on_found = on_found
-        self.name = name
+        self.name: str = name
         self.schema = schema
-        self.statements = Statements.bound_to(self.quoted)
+        self.statements: Statements = Statements.bound_to(self.quoted)
 
     def __str__(self) -> str:
         return self.quoted

@@ -30,9 +30,9 @@ class Store:
         self.name = name
         self.poll = poll
         self.notifier = notifier
-        self.connections = Connections(pool, self._explain)
-        self.claims = Claims(self.connections, name)
-        self.renewals = Renewals(self.connections, name)
+        self.connections: Connections = Connections(pool, self._explain)
+        self.claims: Claims = Claims(self.connections, name)
+        self.renewals: Renewals = Renewals(self.connections, name)
 
     def __repr__(self) -> str:
         return f"<Store {self.name} on {self.connections.pool!r}>"

@@ -31,7 +31,7 @@ __all__ = [
     "WaitingFailed",
 ]
 
-logger = logging.getLogger("asyncpg_lease")
+logger: logging.Logger = logging.getLogger("asyncpg_lease")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
