@@ -28,7 +28,8 @@ async def wait_past_a_lock(table: LeaseTable, observe: Observer, key: str) -> No
         started = time.monotonic()
         with pytest.raises(LeaseUnavailableError):
             await acquire(table, key, ttl=1)
-        assert time.monotonic() - started < 0.1
+        # Far from the lock's end, and room for a driver that takes its time over a new connection.
+        assert time.monotonic() - started < 1.0
         waiting = asyncio.create_task(acquire(table, key, ttl=1, wait=4))
         await asyncio.sleep(LOCKED)
         assert not waiting.done()
