@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from asyncpg_lease.events import How
+
 __all__ = [
     "ClaimRow",
     "LeaseInfo",
@@ -29,7 +31,6 @@ __all__ = [
     "renew_rows",
 ]
 
-How: TypeAlias = Literal["fresh", "taken_over", "joined"]
 State: TypeAlias = Literal["held", "resting", "free"]
 
 logger = logging.getLogger("asyncpg_lease")

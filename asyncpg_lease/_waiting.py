@@ -82,10 +82,10 @@ def _nap(incumbent: ClaimRow | None, poll: float) -> float:
 def _tell_acquired(notifier: Notifier, claim: Claim, waited: float) -> None:
     if notifier.wants(Acquired):
         tenure, row = claim.tenure, claim.row
-        how = row.how or ""
+        assert row.how is not None  # noqa: S101 - it was granted
         notifier.tell(
             Acquired(
-                key=tenure.key, holder=tenure.holder, fence=tenure.fence, how=how, waited=waited, before=row.before
+                key=tenure.key, holder=tenure.holder, fence=tenure.fence, how=row.how, waited=waited, before=row.before
             )
         )
 

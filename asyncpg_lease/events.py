@@ -10,7 +10,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from asyncpg_lease.errors import LossReason
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Acquired",
     "Event",
+    "How",
     "Late",
     "Lost",
     "Notifier",
@@ -32,6 +33,10 @@ __all__ = [
 ]
 
 logger: logging.Logger = logging.getLogger("asyncpg_lease")
+
+
+How: TypeAlias = Literal["fresh", "taken_over", "joined"]
+"""How a claim was granted: on a new key, over a tenure that is over, or into a live tenure of the same holder."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -63,12 +68,12 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Acquired(Event):
-    """A claim was granted. `how`: fresh, taken_over (from `before`) or joined; `waited` since the call."""
+    """A claim was granted. `how`: see `How`; taken over from `before`; `waited` since the call."""
 
     message: ClassVar[str] = "lease acquired"
 
     fence: int
-    how: str
+    how: How
     waited: float
     before: str | None
 
