@@ -1,0 +1,1 @@
+"""What type checkers make of the public names, for whoever uses them."""
