@@ -84,6 +84,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         else:
             embedded = stack.enter_context(EmbeddedServer(TEST_SETTINGS))
             found = Server.at(embedded.dsn, "embedded")
+            found.make_connecting_cheap()
         request.config.stash[NOTES].servers.add(f"{found.label} {found.major}")
         yield found
 

@@ -54,6 +54,14 @@ class Server:
 
         run(send())
 
+    def make_connecting_cheap(self) -> None:
+        """Have the password hashed once in place of 4,096 times.
+
+        asyncpg before 0.32 does it in Python: 40 ms a connection, in which the event loop stands still.
+        """
+        where = urlsplit(self.dsn)
+        self.execute(f"SET scram_iterations = 1; ALTER ROLE {where.username} PASSWORD '{where.password}'")
+
     @contextmanager
     def database(self) -> Iterator[str]:
         """Create an empty database, yield its DSN, and drop it with whatever is still connected."""
