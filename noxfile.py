@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 # The slowest comes last, so that pytest's own summary ends the output.
-nox.options.sessions = ["lint", "types", "package", "broken", "tests"]
+nox.options.sessions = ["lint", "types", "types_without_stubs", "package", "lowest", "broken", "tests"]
 
 PYTHONS = ["3.13", "3.12", "3.11"]
 # In CI each kind of event loop has its Python; `nox -s loops` runs every one of them on every other.
@@ -42,9 +43,9 @@ def group(name: str) -> list[str]:
     return list(nox.project.dependency_groups(PROJECT, name))
 
 
-def install_package(session: nox.Session) -> None:
+def install_package(session: nox.Session, *versions: str) -> None:
     """Build the wheel and install it with every extra, and the group `test` beside it."""
-    session.install(f".[{','.join(EXTRAS)}]", *group("test"))
+    session.install(f".[{','.join(EXTRAS)}]", *group("test"), *versions)
 
 
 @contextmanager
@@ -71,23 +72,50 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types of the package, its tests and this file, strictly."""
-    extras = [requirement for extra in EXTRAS.values() for requirement in extra]
-    session.install(*PROJECT["project"]["dependencies"], *extras, *group("types"), *group("test"))
+    """Check all types strictly, and what three checkers make of the installed package's public names."""
+    session.install(f".[{','.join(EXTRAS)}]", *group("types"), *group("test"))
     session.run("mypy")
+    with outside_the_checkout() as copy, session.chdir(copy):
+        # Fails below 100 %.
+        session.run("pyright", "--verifytypes", "asyncpg_lease", "--ignoreexternal", silent=True)
+        session.run("pyright")
+        session.run("ty", "check")
 
 
 @nox.session
+def types_without_stubs(session: nox.Session) -> None:
+    """Check what the three make of the public names where nobody has installed asyncpg-stubs."""
+    session.install(".", *group("checkers"))
+    with outside_the_checkout() as copy, session.chdir(copy):
+        api = "tests/typing/api.py"
+        session.run("mypy", "--disable-error-code=import-untyped", api)
+        session.run("pyright", api)
+        session.run("ty", "check", api)
+
+
+@nox.session(python=PYTHONS)
 def package(session: nox.Session) -> None:
-    """Build both archives and check what is in them; try the wheel without and with its extras."""
-    session.install(*group("package"))
+    """Build both archives, check what is in them, and use each wheel where nothing else is installed."""
+    session.install(".[demo]", *group("package"))
     with tempfile.TemporaryDirectory(prefix="asyncpg-lease-dist-") as folder:
+        # Alone, `build` makes the wheel from the sdist.
         session.run("python", "-m", "build", "--outdir", folder, silent=True)
+        session.run("python", "-m", "build", "--wheel", "--outdir", f"{folder}/from-the-checkout", silent=True)
         session.run("python", "tests/package/archives.py", folder)
-        (wheel,) = Path(folder).glob("*.whl")
-        session.install("--force-reinstall", "--no-deps", str(wheel))
-        session.install(*PROJECT["project"]["dependencies"])
-        session.run("python", "-I", "-W", "error", "tests/package/bare.py")
+        for wheel in sorted(Path(folder).rglob("*.whl")):
+            clean = Path(folder, "clean")
+            session.run("python", "-m", "venv", "--clear", str(clean))
+            python = str(clean / ("Scripts" if sys.platform == "win32" else "bin") / "python")
+            session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
+            session.run(python, "-I", "-W", "error", "tests/package/bare.py", external=True)
+            session.run("python", "tests/package/readme.py", python)
+
+
+@nox.session(python=PYTHONS[-1])
+def lowest(session: nox.Session) -> None:
+    """Run the suite on the lowest versions of the dependencies that pyproject.toml declares."""
+    versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
+    run_suite(session, *without(ONCE), versions=versions)
 
 
 @nox.session
@@ -127,12 +155,14 @@ def loops(session: nox.Session, loop: str) -> None:
     run_suite(session, "--loop", loop, *without(ONCE))
 
 
-def run_suite(session: nox.Session, *options: str, program: Sequence[str] = ("pytest",)) -> None:
+def run_suite(
+    session: nox.Session, *options: str, program: Sequence[str] = ("pytest",), versions: Sequence[str] = ()
+) -> None:
     """Install the wheel and run the suite from outside the checkout, several tests at once.
 
     The arguments after `--` on nox's command line take the place of the whole suite.
     """
-    install_package(session)
+    install_package(session, *versions)
     name = re.sub(r"\W+", "-", session.name).strip("-")
     run = ["--numprocesses", PROCESSES, "--runs", str(RUNS / f"{name}.txt")]
     with outside_the_checkout() as copy, session.chdir(copy):

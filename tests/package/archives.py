@@ -1,4 +1,4 @@
-"""Compare the wheel and the sdist with the checkout: `python tests/package/archives.py DIST`.
+"""Compare the sdist and every wheel with the checkout: `python tests/package/archives.py DIST`.
 
 The SQL must be the same set everywhere: it is the library's only source of statements, and people copy
 it into their own migrations.
@@ -62,10 +62,14 @@ def in_checkout() -> set[str]:
 
 
 def main(folder: Path) -> None:
-    """Check the one wheel and the one sdist in the folder."""
-    (wheel,) = folder.glob("*.whl")
+    """Check the one sdist in the folder, and the wheels in it and in folders below."""
     (sdist,) = folder.glob("*.tar.gz")
-    if found := complaints(names_in_wheel(wheel), names_in_sdist(sdist), in_checkout()):
+    wheels = sorted(folder.rglob("*.whl"))
+    found = [] if wheels else [f"there is no wheel in {folder}"]
+    for wheel in wheels:
+        complained = complaints(names_in_wheel(wheel), names_in_sdist(sdist), in_checkout())
+        found += [f"{wheel}: {complaint}" for complaint in complained]
+    if found:
         sys.exit("\n".join(found))
 
 
