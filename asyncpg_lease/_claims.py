@@ -192,6 +192,7 @@ class Claims:
             sql = self._name.statements.claim
             try:
                 rows = await fetch_again(connection, sql, request.key, request.holder, request.ttl)
+                answer = claim_row(tuple(rows[0])) if rows else None
             except RETRIED:
                 deliver(attempt.answer, None)
                 return None
@@ -199,7 +200,6 @@ class Claims:
                 raise
             except BaseException as error:  # noqa: BLE001 - whoever waits gets it
                 return self._unheard(attempt, error, sent_at)
-            answer = claim_row(tuple(rows[0])) if rows else None
             if answer is not None and answer.how is not None:
                 return self._granted(answer, sent_at, attempt)
             contested += 1
@@ -298,7 +298,8 @@ class _Expiry:
 
 async def _expire_on(connection: Connection, sql: str, expiry: _Expiry) -> bool:
     """Release; tell whether the tenure was live."""
-    args = (expiry.key, expiry.holder, expiry.fence, expiry.min_hold)
+    fence = None if expiry.fence is None else str(expiry.fence)
+    args = (expiry.key, expiry.holder, fence, expiry.min_hold)
     try:
         return bool(await fetch_again(connection, sql, *args))
     except asyncio.CancelledError:

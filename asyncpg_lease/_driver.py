@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     RecordT = TypeVar("RecordT", bound=asyncpg.Record)
     Pool: TypeAlias = asyncpg.Pool[Any]
 
-__all__ = ["RETRIED", "fetch_again", "is_passing", "is_usable", "may_have_been_done", "terminate"]
+__all__ = ["RETRIED", "fetch", "fetch_again", "is_passing", "is_usable", "may_have_been_done", "terminate"]
 
 SERIALIZATION_TRIES = 20
 RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -35,6 +35,11 @@ def may_have_been_done(error: BaseException) -> bool:
     return not answered
 
 
+async def fetch(connection: Connection, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+    """Run a statement; its rows are asyncpg's own, since one of the pool's record class may be no sequence at all."""
+    return await connection.fetch(sql, *args, record_class=asyncpg.Record)
+
+
 async def fetch_again(connection: Connection, sql: str, *args: object) -> Sequence[asyncpg.Record]:
     """Run a statement, again where somebody else's commit made it fail.
 
@@ -46,10 +51,10 @@ async def fetch_again(connection: Connection, sql: str, *args: object) -> Sequen
     """
     for attempt in range(SERIALIZATION_TRIES):
         try:
-            return await connection.fetch(sql, *args)
+            return await fetch(connection, sql, *args)
         except RETRIED:
             await asyncio.sleep(random.uniform(0.0, 0.002) * attempt)  # noqa: S311 - jitter
-    return await connection.fetch(sql, *args)
+    return await fetch(connection, sql, *args)
 
 
 def is_usable(connection: Connection) -> bool:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pkgutil import get_data
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncpg_lease.events import How
 
@@ -31,7 +31,10 @@ __all__ = [
     "renew_rows",
 ]
 
+Outcome: TypeAlias = Literal["renewed", "busy", "lost"]
 State: TypeAlias = Literal["held", "resting", "free"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger("asyncpg_lease")
 
@@ -41,6 +44,14 @@ _NAMES = ("table", "claim", "renew", "release", "get", "list")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+_HOWS: Mapping[str, How | None] = {
+    "fresh": "fresh",
+    "taken_over": "taken_over",
+    "joined": "joined",
+    "unavailable": None,
+}
+_OUTCOMES: Mapping[str, Outcome] = {"renewed": "renewed", "busy": "busy", "lost": "lost"}
+_STATES: Mapping[str, State] = {"held": "held", "resting": "resting", "free": "free"}
 _SURROGATES = range(0xD800, 0xE000)
 
 
@@ -94,7 +105,7 @@ class ClaimRow(NamedTuple):
 class RenewRow(NamedTuple):
     """The answer of renew.sql for one tenure; None is what there is not: a row, or a new expiry."""
 
-    outcome: Literal["renewed", "busy", "lost"]
+    outcome: Outcome
     holder: str | None
     fence: int | None
     expires_at: datetime | None
@@ -161,29 +172,46 @@ class TableName:
 
 
 def claim_row(row: Sequence[object]) -> ClaimRow:
-    """Read a row of claim.sql, by position: a pool may have its own record class."""
+    """Read a row of claim.sql, by position.
+
+    Raises:
+        TypeError: codecs of the pool's own for text, int8 or float8 have made something else of it.
+    """
     how, holder, fence, acquired, expires, left, before = row
     return ClaimRow(
-        None if how == "unavailable" else how,  # type: ignore[arg-type]
-        holder,  # type: ignore[arg-type]
-        fence,  # type: ignore[arg-type]
-        _moment(acquired),  # type: ignore[arg-type]
-        _moment(expires),  # type: ignore[arg-type]
-        left,  # type: ignore[arg-type]
-        before,  # type: ignore[arg-type]
+        _word(_HOWS, how),
+        _text(holder),
+        _number(int, fence),
+        _moment(acquired),
+        _moment(expires),
+        _number(float, left),
+        None if before is None else _text(before),
     )
 
 
 def info_row(row: Sequence[object]) -> LeaseInfo:
-    """Read a row of get.sql or list.sql."""
+    """Read a row of get.sql or list.sql; raises as `claim_row` does."""
     key, holder, fence, acquired, expires, left, state = row
-    return LeaseInfo(key, holder, fence, _moment(acquired), _moment(expires), left, state)  # type: ignore[arg-type]
+    return LeaseInfo(
+        _text(key),
+        _text(holder),
+        _number(int, fence),
+        _moment(acquired),
+        _moment(expires),
+        _number(float, left),
+        _word(_STATES, state),
+    )
 
 
 def renew_rows(rows: Sequence[Sequence[object]]) -> list[RenewRow]:
-    """Read the rows of renew.sql, which come in the order asked."""
+    """Read the rows of renew.sql, which come in the order asked; raises as `claim_row` does."""
     return [
-        RenewRow(outcome, holder, fence, None if expires is None else _moment(expires))  # type: ignore[arg-type]
+        RenewRow(
+            _word(_OUTCOMES, outcome),
+            None if holder is None else _text(holder),
+            None if fence is None else _number(int, fence),
+            None if expires is None else _moment(expires),
+        )
         for _, outcome, holder, fence, expires in rows
     ]
 
@@ -202,9 +230,39 @@ def key_range(prefix: str) -> tuple[str, str | None]:
     return prefix, None
 
 
-def _moment(epoch: float) -> datetime:
-    """Return an aware datetime, clamped: an operator may have written infinity or the year 12000."""
+def _word(words: Mapping[str, T], value: object) -> T:
+    """Look an answer up; one that is none of them must never pass for one of them."""
+    word = _text(value)
+    if word not in words:
+        raise _unreadable(value)
+    return words[word]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _unreadable(value)
+    return value
+
+
+def _number(kind: Callable[[Any], T], value: object) -> T:
     try:
-        return _EPOCH + timedelta(seconds=epoch)
+        return kind(value)
+    except (TypeError, ValueError):
+        raise _unreadable(value) from None
+
+
+def _moment(epoch: object) -> datetime:
+    """Return an aware datetime, clamped: an operator may have written infinity or the year 12000."""
+    seconds = _number(float, epoch)
+    try:
+        return _EPOCH + timedelta(seconds=seconds)
     except OverflowError:
-        return _LATEST if epoch > 0 else _EARLIEST
+        return _LATEST if seconds > 0 else _EARLIEST
+
+
+def _unreadable(value: object) -> TypeError:
+    msg = (
+        f"a statement's answer came as {value!r}: the pool's own codecs for text, int8 or float8 must return str and"
+        " numbers; leave those types alone, or give leases a pool of their own"
+    )
+    return TypeError(msg)

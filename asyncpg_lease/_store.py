@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asyncpg_lease._claims import Claims
+from asyncpg_lease._driver import fetch
 from asyncpg_lease._pool import Connections
 from asyncpg_lease._renewals import Renewals
 from asyncpg_lease._statements import LeaseInfo, TableName, info_row
@@ -44,12 +45,12 @@ class Store:
 
     async def list(self, least: str, end: str | None, most: int | None, limit: float) -> Infos:
         """Read what the table says of a range of keys."""
-        return await self._read("a list of leases", limit, "list", least, end, most)
+        return await self._read("a list of leases", limit, "list", least, end, None if most is None else str(most))
 
     async def _read(self, what: str, limit: float, statement: Literal["get", "list"], *args: object) -> Infos:
         async def work(connection: Connection) -> Infos:
             await settle(connection, self.name)
-            rows = await connection.fetch(getattr(self.name.statements, statement), *args)
+            rows = await fetch(connection, getattr(self.name.statements, statement), *args)
             return [info_row(tuple(row)) for row in rows]
 
         return await self.connections.run(what, work, limit)

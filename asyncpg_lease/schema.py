@@ -6,18 +6,23 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from asyncpg_lease._driver import fetch
 from asyncpg_lease._statements import TableName, bind, quote_name
 from asyncpg_lease.errors import LeaseTableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncpg_lease._driver import Connection
 
 __all__ = ["create", "explain", "find", "settle", "verify"]
 
+# All of these take and return text, so that no codec of the pool's for another type changes what is found.
+
 # By way of pg_class: a statement without any relation would go by the session's cache, in which a table that
 # another session created while this one waited for the lock is missing still.
 _FIND = """
-SELECT pg_class.oid::bigint, nspname::text
+SELECT pg_class.oid::text, nspname::text
 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
 WHERE pg_class.oid = to_regclass($1::text)
 """
@@ -28,35 +33,37 @@ SELECT
     format_type(atttypid, NULL)
         || coalesce((SELECT format(' COLLATE %I', collname) FROM pg_catalog.pg_collation
             WHERE pg_collation.oid = attcollation AND attname = 'key'), ''),
-    attnotnull,
-    attidentity <> '' OR adbin IS NOT NULL
+    attnotnull::text,
+    (attidentity <> '' OR adbin IS NOT NULL)::text
 FROM pg_catalog.pg_attribute
 LEFT JOIN pg_catalog.pg_attrdef ON adrelid = attrelid AND adnum = attnum
-WHERE attrelid = $1::bigint::oid AND attnum > 0 AND NOT attisdropped
+WHERE attrelid = $1::text::oid AND attnum > 0 AND NOT attisdropped
 """
 
 _INDEXES = """
 SELECT
     indexrelid::regclass::text,
     (SELECT conname::text FROM pg_catalog.pg_constraint WHERE conindid = indexrelid AND conrelid = indrelid),
-    indisprimary AND indisvalid AND indnatts = 1
+    (
+        indisprimary AND indisvalid AND indnatts = 1
         AND (SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = indrelid AND attnum = indkey[0]) = 'key'
+    )::text
 FROM pg_catalog.pg_index
-WHERE indrelid = $1::bigint::oid
+WHERE indrelid = $1::text::oid
 """
 
 _CHECKS = """
 SELECT FROM pg_catalog.pg_constraint
-WHERE conrelid = $1::bigint::oid AND conname = 'lease_validity'
+WHERE conrelid = $1::text::oid AND conname = 'lease_validity'
     AND pg_get_constraintdef(pg_constraint.oid) = 'CHECK ((expires_at > acquired_at))'
 """
 
 _TRAITS = """
 SELECT
     relkind::text, relpersistence::text, current_user::text,
-    has_table_privilege(pg_class.oid, 'SELECT') AND has_table_privilege(pg_class.oid, 'INSERT')
-        AND has_table_privilege(pg_class.oid, 'UPDATE')
-FROM pg_catalog.pg_class WHERE pg_class.oid = $1::bigint::oid
+    (has_table_privilege(pg_class.oid, 'SELECT') AND has_table_privilege(pg_class.oid, 'INSERT')
+        AND has_table_privilege(pg_class.oid, 'UPDATE'))::text
+FROM pg_catalog.pg_class WHERE pg_class.oid = $1::text::oid
 """
 
 # A table of an older shape has one of these at least; an application's own with the same name hardly any.
@@ -64,7 +71,7 @@ _MARKS = ("holder", "fence", "expires_at")
 
 _MARKED = """
 SELECT FROM pg_catalog.pg_attribute
-WHERE attrelid = $1::bigint::oid AND attname::text = ANY(string_to_array($2::text, ',')) AND NOT attisdropped
+WHERE attrelid = $1::text::oid AND attname::text = ANY(string_to_array($2::text, ',')) AND NOT attisdropped
 """
 
 # name: type, not null
@@ -88,12 +95,12 @@ _OTHER_SHAPE = (
 )
 
 
-async def find(connection: Connection, name: TableName) -> int | None:
+async def find(connection: Connection, name: TableName) -> str | None:
     """Return the table's oid and settle its schema, or None where there is no such table."""
-    rows = await connection.fetch(_FIND, name.quoted)
+    rows = await fetch(connection, _FIND, name.quoted)
     if not rows:
         return None
-    oid: int
+    oid: str
     oid, schema = rows[0]
     name.resolve(schema)
     # Another connection, with another search_path, may have resolved it meanwhile.
@@ -128,7 +135,7 @@ async def _is_there(connection: Connection, name: TableName) -> bool:
     oid = await find(connection, name)
     if oid is None:
         return False
-    if not await connection.fetch(_MARKED, oid, ",".join(_MARKS)):
+    if not await fetch(connection, _MARKED, oid, ",".join(_MARKS)):
         raise _another(name)
     return True
 
@@ -138,17 +145,17 @@ async def _create(connection: Connection, name: TableName) -> None:
     async with connection.transaction(isolation="read_committed"):
         # Of this transaction, so a pooler does no harm. IF NOT EXISTS alone lets two at once fail with 23505.
         # One lock for all names: two tables may be the first of one schema.
-        await connection.fetch("SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext('create'))::text")
+        await fetch(connection, "SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext('create'))::text")
         if await _is_there(connection, name):
             return
         if name.schema is None:
-            schema = (await connection.fetch("SELECT current_schema()::text"))[0][0]
+            schema = (await fetch(connection, "SELECT current_schema()::text"))[0][0]
             if schema is None:
                 problem = "no schema of the search_path exists, so there is none to create it in: pass schema="
                 raise LeaseTableError(name.quoted, problem)
         else:
             schema = name.schema
-            exists = await connection.fetch("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text", schema)
+            exists = await fetch(connection, "SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text", schema)
             if not exists:
                 await connection.execute(f"CREATE SCHEMA {quote_name(schema)}")
         await connection.execute(bind("table", quote_name(schema, name.name)))
@@ -167,8 +174,8 @@ async def verify(connection: Connection, name: TableName) -> None:
     if oid is None:
         raise _missing(name)
     table = name.quoted
-    kind, persistence, user, allowed = (await connection.fetch(_TRAITS, oid))[0]
-    columns = await connection.fetch(_COLUMNS, oid)
+    kind, persistence, user, allowed = (await fetch(connection, _TRAITS, oid))[0]
+    columns = await fetch(connection, _COLUMNS, oid)
     if not any(column in _MARKS for column, *_ in columns):
         raise _another(name)
     problems = []
@@ -176,7 +183,7 @@ async def verify(connection: Connection, name: TableName) -> None:
         problems.append("it is no ordinary table")
     if persistence != "p":
         problems.append(f"it is emptied by a crash, and fences with it: ALTER TABLE {table} SET LOGGED")
-    if not allowed:
+    if allowed != "true":
         problems.append(f"no right to use it: GRANT SELECT, INSERT, UPDATE ON {table} TO {quote_name(user)}")
     shape = _wrong_columns(table, columns) + await _wrong_constraints(connection, table, oid)
     if shape:
@@ -185,18 +192,18 @@ async def verify(connection: Connection, name: TableName) -> None:
         raise LeaseTableError(table, "; ".join(problems))
 
 
-async def _wrong_constraints(connection: Connection, table: str, oid: int) -> list[str]:
+async def _wrong_constraints(connection: Connection, table: str, oid: str) -> list[str]:
     problems = []
-    indexes = await connection.fetch(_INDEXES, oid)
+    indexes = await fetch(connection, _INDEXES, oid)
     for index, constraint, fits in indexes:
-        if not fits:
+        if fits != "true":
             drop = (
                 f"ALTER TABLE {table} DROP CONSTRAINT {quote_name(constraint)}" if constraint else f"DROP INDEX {index}"
             )
             problems.append(f"an index too many: {drop}")
-    if not any(fits for _, _, fits in indexes):
+    if not any(fits == "true" for _, _, fits in indexes):
         problems.append(f"ALTER TABLE {table} ADD PRIMARY KEY (key)")
-    if not await connection.fetch(_CHECKS, oid):
+    if not await fetch(connection, _CHECKS, oid):
         problems.append(
             f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS lease_validity,"
             " ADD CONSTRAINT lease_validity CHECK (expires_at > acquired_at)"
@@ -204,8 +211,8 @@ async def _wrong_constraints(connection: Connection, table: str, oid: int) -> li
     return problems
 
 
-def _wrong_columns(table: str, rows: list[asyncpg.Record]) -> list[str]:
-    found = {name: (kind, not_null, filled) for name, kind, not_null, filled in rows}
+def _wrong_columns(table: str, rows: Sequence[asyncpg.Record]) -> list[str]:
+    found = {name: (kind, not_null == "true", filled == "true") for name, kind, not_null, filled in rows}
     problems = []
     for name, (kind, not_null) in _SHAPE.items():
         if name not in found:

@@ -19,4 +19,4 @@ SELECT
 FROM lease
 WHERE key >= $1::text AND ($2::text IS NULL OR key < $2::text) AND key <> ''
 ORDER BY key
-LIMIT $3::bigint
+LIMIT $3::text::bigint

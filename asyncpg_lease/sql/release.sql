@@ -1,5 +1,6 @@
 -- Releases a tenure: $1 key, $2 holder, $3 fence (null: whichever this holder has, after a claim whose
--- answer was lost), $4 min_hold in seconds.
+-- answer was lost), $4 min_hold in seconds. The fence comes as text: a codec of the pool's own for bigint may
+-- take no int, and would keep every row from being released.
 --
 -- Invariant: touches a row only where key, holder and fence are the tenure's and it is live. Expires the row
 -- and keeps it: a deleted row would start again at fence 1, and a stale writer would pass as a new one.
@@ -14,6 +15,6 @@ UPDATE lease SET
         least(acquired_at, clock_timestamp()) + greatest(make_interval(secs => $4::float8), interval '1 microsecond')
     ),
     released_at = clock_timestamp()
-WHERE key = $1::text AND holder = $2::text AND fence = coalesce($3::bigint, fence)
+WHERE key = $1::text AND holder = $2::text AND fence = coalesce($3::text::bigint, fence)
     AND released_at IS NULL AND expires_at > clock_timestamp()
 RETURNING fence

@@ -75,7 +75,9 @@ async def release(
     session: Session, key: str, holder: str = "me", fence: int | None = 1, min_hold: float = 0.0
 ) -> int | None:
     """Run release.sql; the fence that was released, or None."""
-    fence_released: int | None = await session.fetchval(STATEMENTS.release, key, holder, fence, min_hold)
+    fence_released: int | None = await session.fetchval(
+        STATEMENTS.release, key, holder, None if fence is None else str(fence), min_hold
+    )
     return fence_released
 
 
