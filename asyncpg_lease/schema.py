@@ -27,6 +27,26 @@ FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = reln
 WHERE pg_class.oid = to_regclass($1::text)
 """
 
+# Not by to_regclass, which prefers temporary tables: a lease in one would keep nobody of another session out.
+_FIND_IN_PATH = """
+SELECT pg_class.oid::text, nspname::text
+FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (schema, place)
+JOIN pg_catalog.pg_namespace ON nspname = schema
+JOIN pg_catalog.pg_class ON relnamespace = pg_namespace.oid
+WHERE relname = $1::text AND relpersistence <> 't'
+ORDER BY place
+LIMIT 1
+"""
+
+_FIRST_IN_PATH = """
+SELECT nspname::text
+FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (schema, place)
+JOIN pg_catalog.pg_namespace ON nspname = schema
+WHERE pg_namespace.oid <> pg_my_temp_schema()
+ORDER BY place
+LIMIT 1
+"""
+
 _COLUMNS = """
 SELECT
     attname::text,
@@ -97,7 +117,10 @@ _OTHER_SHAPE = (
 
 async def find(connection: Connection, name: TableName) -> str | None:
     """Return the table's oid and settle its schema, or None where there is no such table."""
-    rows = await fetch(connection, _FIND, name.quoted)
+    if name.schema is None:
+        rows = await fetch(connection, _FIND_IN_PATH, name.name)
+    else:
+        rows = await fetch(connection, _FIND, name.quoted)
     if not rows:
         return None
     oid: str
@@ -149,10 +172,11 @@ async def _create(connection: Connection, name: TableName) -> None:
         if await _is_there(connection, name):
             return
         if name.schema is None:
-            schema = (await fetch(connection, "SELECT current_schema()::text"))[0][0]
-            if schema is None:
+            found = await fetch(connection, _FIRST_IN_PATH)
+            if not found:
                 problem = "no schema of the search_path exists, so there is none to create it in: pass schema="
                 raise LeaseTableError(name.quoted, problem)
+            schema = found[0][0]
         else:
             schema = name.schema
             exists = await fetch(connection, "SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text", schema)
