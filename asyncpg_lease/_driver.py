@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -72,8 +73,11 @@ def terminate(connection: Connection) -> None:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Tell whether the error may be gone at a later try: a lost link, a restart, a failover, no answer."""
-    return isinstance(
+    """Tell whether the error may be gone at a later try: a lost link, a restart, a failover, no answer.
+
+    A certificate that nobody trusted vouches for stays what it is, as a wrong password does.
+    """
+    return not isinstance(error, ssl.SSLCertVerificationError) and isinstance(
         error,
         (
             OSError,  # TimeoutError is one
