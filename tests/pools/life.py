@@ -13,10 +13,10 @@ from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
 
 # A fixed beat makes renewals quick, the long ttl leaves a busy machine its time.
-TTL = 5.0
+TTL = 10.0
 BEAT = 0.05
 RENEWALS = 3
-PASSED = 3.0
+PASSED = 6.0
 
 
 async def walk_through_a_life(table: LeaseTable, observe: Observer, key: str = "k") -> None:
@@ -63,7 +63,7 @@ async def hold(table: LeaseTable, observe: Observer, key: str) -> None:
             # As if most of the ttl had passed without a renewal; the next beat makes up for it.
             await observe.shift(key, -PASSED)
             renewed = len(recorder.of(Renewed))
-            await until(lambda renewed=renewed: len(recorder.of(Renewed)) > renewed + 1)  # type: ignore[misc]
+            await until(lambda renewed=renewed: len(recorder.of(Renewed)) > renewed + 1, within=15)  # type: ignore[misc]
         await held.verify()
         await held.renew()
         after = await observe.row(key)

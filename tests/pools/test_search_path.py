@@ -62,8 +62,8 @@ async def test_path_with_the_temporary_schema_first_makes_a_lasting_table(
     await observe.connection.execute("CREATE SCHEMA app")
 
     async def make_temporary(connection: Connection) -> None:
-        # From here on the session has a schema for temporary tables.
-        await connection.execute("CREATE TEMPORARY TABLE scratch ()")
+        # From here on the session has a schema for temporary tables, and one of our name in it.
+        await connection.execute("CREATE TEMPORARY TABLE lease ()")
 
     table = LeaseTable(await make_pool(init=make_temporary, **settings(search_path=path)))
     await table.create()
