@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pkgutil import get_data
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -244,9 +244,9 @@ def _text(value: object) -> str:
     return value
 
 
-def _number(kind: Callable[[Any], T], value: object) -> T:
+def _number(kind: Callable[[str], T], value: object) -> T:
     try:
-        return kind(value)
+        return kind(value)  # type: ignore[arg-type] # what cannot be made a number is what this is for
     except (TypeError, ValueError):
         raise _unreadable(value) from None
 

@@ -15,8 +15,8 @@ from asyncpg_lease.cli._server import EmbeddedServer
 from asyncpg_lease.events import Renewed
 from tests.conftest import MakePool
 from tests.pools.life import walk_through_a_life
-from tests.support.databases import run
 from tests.support.leasing import Recorder, until
+from tests.support.loops import run
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 
