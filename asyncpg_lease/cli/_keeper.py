@@ -58,9 +58,9 @@ class _Account(NamedTuple):
 class _Cluster:
     """One PostgreSQL cluster in a temporary folder."""
 
-    def __init__(self, folder: Path, package: Path, account: _Account | None) -> None:
+    def __init__(self, folder: Path, programs: Path, account: _Account | None) -> None:
         self._folder = folder
-        self._package = package
+        self._programs = programs
         self._account = account
         self._data = folder / "data"
         self._password = secrets.token_urlsafe(18)
@@ -75,11 +75,11 @@ class _Cluster:
         password_file = self._folder / "password"
         password_file.write_text(self._password)
         if self._account is not None:
-            # PostgreSQL refuses to run as root, and nobody else may be able to reach the wheel's files.
-            self._package = _copy_package(self._package, self._folder)
+            # PostgreSQL refuses to run as root, and another user may not get as far as root's files.
+            if not _is_open(self._programs):
+                self._programs = _copy(self._programs, self._folder)
             for path in (self._folder, *self._folder.rglob("*")):
-                os.chown(path, self._account.uid, self._account.gid)
-        options = [f"--set={name}={value}" for name, value in (_SETTINGS | settings).items()]
+                os.chown(path, self._account.uid, self._account.gid, follow_symlinks=False)
         self._run(
             "initdb",
             f"--pgdata={self._data}",
@@ -90,8 +90,12 @@ class _Cluster:
             "--no-locale",
             "--no-sync",
             "--no-instructions",
-            *options,
         )
+        # initdb itself takes settings from PostgreSQL 16 on.
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            for name, value in (_SETTINGS | settings).items():
+                escaped = value.replace("\\", "\\\\").replace("'", "''")
+                file.write(f"{name} = '{escaped}'\n")
 
     def start(self) -> None:
         for attempts_left in reversed(range(_START_ATTEMPTS)):
@@ -118,13 +122,13 @@ class _Cluster:
 
     def _run(self, program: str, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        command = [str(self._package / "pginstall" / "bin" / program), *arguments]
+        command = [str(self._programs / program), *arguments]
         account: dict[str, object] = {}
         if self._account is not None:
             account = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
         # A file, since a pipe would be held open by the server that pg_ctl starts.
         with tempfile.TemporaryFile() as output:
-            result = subprocess.run(  # type: ignore[call-overload]  # noqa: S603 (the wheel's programs)
+            result = subprocess.run(  # type: ignore[call-overload]  # noqa: S603 (PostgreSQL's programs)
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -157,14 +161,21 @@ def _free_port() -> int:
     raise _KeeperError(message)
 
 
-def _copy_package(package: Path, folder: Path) -> Path:
-    copy = folder / package.name
-    shutil.copytree(package, copy, ignore=_BUILD_FILES)
-    # The programs look for their libraries beside the package.
+def _copy(programs: Path, folder: Path) -> Path:
+    """Copy an installation that can be moved, with the libraries that a wheel has beside its package."""
+    installation = programs.parent
+    package = installation.parent
+    copy = folder / package.name / installation.name
+    shutil.copytree(installation, copy, ignore=_BUILD_FILES, symlinks=True)
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.exists():
         shutil.copytree(libraries, folder / libraries.name)
-    return copy
+    return copy / programs.name
+
+
+def _is_open(folder: Path) -> bool:
+    """Tell whether ordinary users get into a folder."""
+    return all(entered.stat().st_mode & 0o001 for entered in (folder, *folder.parents))
 
 
 def _account() -> _Account | None:
@@ -184,7 +195,7 @@ def _make_folder(account: _Account | None) -> Path:
     for name in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 (mkdtemp makes the folder)
         base = Path(name).resolve()
         # Root's own temporary folder may be closed to the user that the server runs as.
-        if all(folder.stat().st_mode & 0o001 for folder in (base, *base.parents)):
+        if _is_open(base):
             return Path(tempfile.mkdtemp(prefix="asyncpg-lease-", dir=base))
     message = "no temporary folder can be entered by ordinary users: set TMPDIR to one"
     raise _KeeperError(message)
@@ -196,11 +207,11 @@ def _say(**answer: str) -> None:
         os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _keep(package: Path, settings: dict[str, str]) -> None:
+def _keep(programs: Path, settings: dict[str, str]) -> None:
     account = _account()
     folder = _make_folder(account)
     try:
-        cluster = _Cluster(folder, package, account)
+        cluster = _Cluster(folder, programs, account)
         cluster.create(settings)
         try:
             cluster.start()
@@ -221,7 +232,7 @@ def _main() -> None:
             signal.signal(getattr(signal, name), lambda _signum, _frame: None)
     request = json.loads(sys.argv[1])
     try:
-        _keep(Path(request["package"]), request["settings"])
+        _keep(Path(request["programs"]), request["settings"])
     except (OSError, subprocess.SubprocessError, _KeeperError) as error:
         _say(error=str(error))
 

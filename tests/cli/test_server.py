@@ -1,6 +1,7 @@
 """The embedded server: what it is, and that nothing of it stays."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from asyncpg_lease.cli._server import EmbeddedServer, EmbeddedServerError
+from asyncpg_lease.cli._server import EmbeddedServer, EmbeddedServerError, _find_programs
 from tests.cli.conftest import Program, Scratch, Unprivileged
 
 _SERVE = """
@@ -20,12 +21,13 @@ with EmbeddedServer() as server:
     print(server.dsn, flush=True)
     sys.stdin.read()
 """
+_ODD_NAME = "an owner's \\n"
 
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[EmbeddedServer]:
     """A running server for all tests of this module that leave it as it is."""
-    with EmbeddedServer({"work_mem": "7MB"}) as running:
+    with EmbeddedServer({"work_mem": "7MB", "cluster_name": _ODD_NAME}) as running:
         yield running
 
 
@@ -40,10 +42,11 @@ async def test_server_started_listens_on_loopback_only(shared_server: EmbeddedSe
 
 
 async def test_server_with_settings_uses_them(shared_server: EmbeddedServer) -> None:
-    """Settings that are passed are those of the server."""
+    """Settings that are passed are those of the server, whatever characters they have."""
     connection = await asyncpg.connect(shared_server.dsn)
     try:
         assert await connection.fetchval("SHOW work_mem") == "7MB"
+        assert await connection.fetchval("SHOW cluster_name") == _ODD_NAME
     finally:
         await connection.close()
 
@@ -138,8 +141,36 @@ def test_server_of_an_ordinary_user_runs(
 def test_server_of_root_runs_as_another_user(shared_server: EmbeddedServer) -> None:
     """As root, the server's processes belong to an unprivileged user, and so does its folder."""
     assert shared_server.log_path.parent.stat().st_uid != 0
-    pid = int((shared_server.log_path.parent / "data" / "postmaster.pid").read_text().split()[0])
-    assert Path(f"/proc/{pid}").stat().st_uid == shared_server.log_path.parent.stat().st_uid
+    assert _process(shared_server).stat().st_uid == shared_server.log_path.parent.stat().st_uid
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("mode", "copied"), [(0o755, False), (0o700, True)])
+def test_server_of_root_runs_a_copy_of_programs_that_only_root_reaches(
+    scratch: Scratch, mode: int, *, copied: bool
+) -> None:
+    """Programs that others can reach run where they are, as Debian's must; others run from a copy."""
+    wheel = _find_programs()
+    package = wheel.parents[1]
+    home = scratch.folder / "home"
+    for part in (package, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(part, home / part.name, symlinks=True)
+    home.chmod(mode)
+    programs = home / wheel.relative_to(package.parent)
+    with EmbeddedServer(programs=programs) as server:
+        program = (_process(server) / "exe").readlink()
+        assert program.is_relative_to(server.log_path.parent if copied else programs)
+
+
+def _process(server: EmbeddedServer) -> Path:
+    pid = int((server.log_path.parent / "data" / "postmaster.pid").read_text().split()[0])
+    return Path(f"/proc/{pid}")
+
+
+def test_server_of_a_folder_without_programs_names_it(tmp_path: Path) -> None:
+    """Where the folder has no server in it, the error says which folder."""
+    with pytest.raises(EmbeddedServerError, match=f"no PostgreSQL server in {tmp_path}"):
+        EmbeddedServer(programs=tmp_path).start()
 
 
 def test_server_without_the_wheel_names_the_extra(run: Callable[..., Program]) -> None:
