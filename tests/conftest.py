@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
 from typing import Any, Protocol
 
 import asyncpg
@@ -77,22 +78,24 @@ def nothing_unheard() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """The run's PostgreSQL: ASYNCPG_LEASE_TEST_DSN (may create databases), else an embedded one."""
+    """The run's PostgreSQL: ASYNCPG_LEASE_TEST_DSN (may create databases), else one from --programs or the wheel."""
+    label: str | None = request.config.getoption("--server-label")
     with ExitStack() as stack:
         if dsn := os.environ.get("ASYNCPG_LEASE_TEST_DSN"):
-            found = Server.at(dsn, "external")
+            found = Server.at(dsn, label or "external")
         else:
-            embedded = stack.enter_context(EmbeddedServer(TEST_SETTINGS))
-            found = Server.at(embedded.dsn, "embedded")
+            programs: Path | None = request.config.getoption("--programs")
+            embedded = stack.enter_context(EmbeddedServer(TEST_SETTINGS, programs=programs))
+            found = Server.at(embedded.dsn, label or "embedded")
             found.make_connecting_cheap()
         request.config.stash[NOTES].servers.add(f"{found.label} {found.major}")
         yield found
 
 
 @pytest.fixture
-def own_server() -> Iterator[EmbeddedServer]:
-    """An embedded server for one test alone, which may stop and restart it; starting it takes a second."""
-    with EmbeddedServer() as embedded:
+def own_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """A server for one test alone, which may stop and restart it; starting it takes a second."""
+    with EmbeddedServer(programs=request.config.getoption("--programs")) as embedded:
         yield embedded
 
 
