@@ -32,7 +32,7 @@ OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.
 # One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
 ONCE = ["tests/broken", "tests/cli", "tests/package", "tests/support"]
 # These do not hang on the server either.
-WITHOUT_A_SERVER = ["tests/errors", "tests/options"]
+WITHOUT_A_SERVER = ["tests/errors", "tests/options", "tests/test_bench.py", "tests/test_exports.py"]
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
 IN_A_CONTAINER = ["tests/containers", "tests/sql", "tests/table", "tests/lease/test_life_cycle.py"]
 
