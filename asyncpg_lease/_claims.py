@@ -13,7 +13,7 @@ from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import RETRIED, fetch_again, may_have_been_done, terminate
 from asyncpg_lease._jobs import MIN_STINT, SHUTDOWN_LIMIT, Job, deliver, stint_for
 from asyncpg_lease._statements import ClaimRow, claim_row
-from asyncpg_lease._tasks import load_backend, wait_shielded
+from asyncpg_lease._tasks import load_backend, start_timer, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
 from asyncpg_lease.schema import settle
 
@@ -246,7 +246,7 @@ class Claims:
             deliver(answer, released or expiry.unheard)
             if expiry.fence is None and not released:
                 # The claim whose answer was lost may be under way still.
-                asyncio.get_running_loop().call_later(pause, self._sweep, expiry, 2 * pause)
+                start_timer(pause, self._sweep, expiry, 2 * pause)
 
         def failed(error: BaseException) -> None:
             expiry.unheard = expiry.unheard or may_have_been_done(error)
@@ -305,7 +305,7 @@ async def _expire_on(connection: Connection, sql: str, expiry: _Expiry) -> bool:
     except asyncio.CancelledError:
         # A loop that is being closed cancels every task, once: again, within the little time that is left.
         expiry.hurried = expiry.unheard = True
-        fuse = asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT, terminate, connection)
+        fuse = start_timer(SHUTDOWN_LIMIT, terminate, connection)
         try:
             return bool(await fetch_again(connection, sql, *args))
         finally:

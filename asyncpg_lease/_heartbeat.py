@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from contextvars import Context
 from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._tasks import TaskOwner
+from asyncpg_lease._tasks import TaskOwner, start_timer
 from asyncpg_lease.events import Late, Notifier, Renewed, RenewFailed
 
 if TYPE_CHECKING:
@@ -216,12 +215,7 @@ class _Keeper:
         if self._timer is not None:
             self._timer.cancel()
         self._expected = max(at, now)
-        self._timer = asyncio.get_running_loop().call_later(
-            # Not in the context of whoever entered first: its variables are not those of the others.
-            self._expected - now,
-            self._tick,
-            context=Context(),
-        )
+        self._timer = start_timer(self._expected - now, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

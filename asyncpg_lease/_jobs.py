@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from asyncpg_lease._driver import terminate
+from asyncpg_lease._tasks import start_timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -123,14 +124,14 @@ class Job:
         if self.fuse is not None:
             self.fuse.cancel()
         self.stint = stint
-        self.fuse = asyncio.get_running_loop().call_later(stint, self._give_up, stint)
+        self.fuse = start_timer(stint, self._give_up, stint)
 
     def hurry(self, on_limit: Callable[[], None]) -> None:
         """Wait no longer than the closing of a loop may take."""
         self.settle()
         self.hurried = True
         self.limit = min(self.limit, SHUTDOWN_LIMIT)
-        self.timer = asyncio.get_running_loop().call_later(self.limit, on_limit)
+        self.timer = start_timer(self.limit, on_limit)
 
     def reach_limit(self) -> None:
         """End the work, or let it go on where somebody else is to know of it."""

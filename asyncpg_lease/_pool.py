@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from asyncpg_lease._driver import is_usable, terminate
 from asyncpg_lease._jobs import Job, deliver
-from asyncpg_lease._tasks import TaskOwner, require_loop
+from asyncpg_lease._tasks import TaskOwner, require_loop, start_timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,7 +86,7 @@ class Connections:
 
     def submit(self, job: Job, *, urgent: bool = False) -> None:
         """Have a job done, an urgent one before those that wait already."""
-        job.timer = asyncio.get_running_loop().call_later(job.limit, self._reach_limit, job)
+        job.timer = start_timer(job.limit, self._reach_limit, job)
         if urgent:
             self._jobs.appendleft(job)
         else:
@@ -148,7 +148,7 @@ class Connections:
             worker.add_done_callback(self._retire)
         elif len(self._jobs) < len(self._queueing) and self._dismissal is None:
             # Not at once: it may be about to get a connection, or in the middle of making one.
-            self._dismissal = asyncio.get_running_loop().call_later(DISMISSAL_DELAY, self._dismiss)
+            self._dismissal = start_timer(DISMISSAL_DELAY, self._dismiss)
 
     def _dismiss(self) -> None:
         if self._dismissal is not None:
@@ -224,7 +224,7 @@ class Connections:
             self._lingering -= 1
 
     async def _hand_back(self, connection: Connection) -> None:
-        fuse = asyncio.get_running_loop().call_later(HAND_BACK_LIMIT, terminate, connection)
+        fuse = start_timer(HAND_BACK_LIMIT, terminate, connection)
         try:
             await self.pool.release(connection)
         except Exception:

@@ -11,6 +11,7 @@ from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import fetch_again
 from asyncpg_lease._jobs import Job, deliver, stint_for
 from asyncpg_lease._statements import RenewRow, renew_rows
+from asyncpg_lease._tasks import start_timer
 
 if TYPE_CHECKING:
     from asyncpg_lease._driver import Connection
@@ -69,7 +70,7 @@ class Renewals:
         request = _Request(tenure, ttl, shared, limit, answer)
         self._waiting.append(request)
         self._collect()
-        timer = loop.call_later(limit, self._time_out, request)
+        timer = start_timer(limit, self._time_out, request)
         try:
             return await answer
         finally:

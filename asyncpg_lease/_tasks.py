@@ -11,9 +11,9 @@ import anyio
 from asyncpg_lease._clock import local_time
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
-__all__ = ["CANCELLED_LIMIT", "TaskOwner", "load_backend", "require_loop", "wait_shielded", "wait_turn"]
+__all__ = ["CANCELLED_LIMIT", "TaskOwner", "load_backend", "require_loop", "start_timer", "wait_shielded", "wait_turn"]
 
 T = TypeVar("T")
 
@@ -68,6 +68,15 @@ def require_loop() -> asyncio.AbstractEventLoop:
         raise RuntimeError(msg) from None
 
 
+def start_timer(delay: float, callback: Callable[..., object], *args: object) -> asyncio.TimerHandle:
+    """Call back in `delay` seconds, in a context of its own.
+
+    A cancelled timer stays in asyncio's heap until its time has come, unless it is the next one; and what the
+    caller's context has in it, a lease or a request, would stay alive with it.
+    """
+    return asyncio.get_running_loop().call_later(delay, callback, *args, context=Context())
+
+
 _backend_loaded = False
 
 
@@ -109,14 +118,13 @@ async def _wait(waits: Sequence[asyncio.Future[Any]], until: float) -> asyncio.C
     pending = [wait for wait in waits if not wait.done()]
     if not pending:
         return None
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(_: asyncio.Future[Any] | None = None) -> None:
         if not waiter.done() and (_ is None or all(wait.done() for wait in pending)):
             waiter.set_result(None)
 
-    timer = loop.call_later(max(until - local_time(), 0.0), wake)
+    timer = start_timer(max(until - local_time(), 0.0), wake)
     for wait in pending:
         wait.add_done_callback(wake)
     try:

@@ -8,7 +8,9 @@ import time
 import traceback
 import warnings
 import weakref
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 
 import pytest
 
@@ -69,6 +71,15 @@ async def test_block_left_before_one_entered_later_keeps_the_current_lease(table
         current_lease()
 
 
+@pytest.fixture
+async def earlier_timer() -> AsyncIterator[None]:
+    """A timer of somebody else's: asyncio keeps a cancelled one that would come after it until its time has come."""
+    timer = asyncio.get_running_loop().call_later(10, lambda: None)
+    yield
+    timer.cancel()
+
+
+@pytest.mark.usefixtures("earlier_timer")
 async def test_leases_left_in_another_context_are_not_kept(table: LeaseTable) -> None:
     """Leases that are entered here and left in tasks of their own do not pile up in this context."""
     known: weakref.WeakSet[Lease] = weakref.WeakSet()
@@ -83,6 +94,29 @@ async def test_leases_left_in_another_context_are_not_kept(table: LeaseTable) ->
         await enter_here_and_leave_there()
     gc.collect()
     assert len(known) <= 2
+
+
+class Request:
+    """What a service may have in a context variable."""
+
+
+@pytest.mark.usefixtures("earlier_timer")
+async def test_context_of_a_caller_is_not_kept_by_the_timers_of_its_calls(table: LeaseTable) -> None:
+    """What a caller has in its context variables is let go when its calls are over, long before their limits."""
+    variable: ContextVar[Request] = ContextVar("request")
+    known: weakref.WeakSet[Request] = weakref.WeakSet()
+
+    async def serve() -> None:
+        request = Request()
+        known.add(request)
+        variable.set(request)
+        async with lease(table, "key", ttl=60) as held:
+            await held.renew()
+
+    for _ in range(5):
+        await asyncio.create_task(serve())
+    gc.collect()
+    assert len(known) <= 1
 
 
 @pytest.mark.parametrize("debug", [False, True])
