@@ -182,7 +182,8 @@ class Link:
         """Send RST to both sides; the readers then see the end of both streams."""
         for writer in self._writers:
             link = writer.get_extra_info("socket")
-            with contextlib.suppress(OSError):
+            # Of a transport that is closed asyncio shows a closed socket, uvloop none or one without a file.
+            if link is not None and link.fileno() >= 0:
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
