@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import os
 import signal
@@ -55,8 +56,18 @@ def no_blocking() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Fail a test that leaves one of the library's tasks behind."""
+def nothing_left(request: pytest.FixtureRequest) -> None:
+    """Fail a test that leaves one of the library's tasks behind, and note the kind of loop that it ran on.
+
+    A test that is no coroutine has no loop: pytest-asyncio would make one for it, always of asyncio's own kind.
+    """
+    if inspect.iscoroutinefunction(request.function):
+        request.getfixturevalue("no_task_left")
+
+
+@pytest.fixture
+async def no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """What `nothing_left` does in a coroutine's loop."""
     request.config.stash[NOTES].note_loop(asyncio.get_running_loop())
     yield
     await expect_no_tasks()
