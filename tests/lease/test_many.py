@@ -21,9 +21,12 @@ from tests.support.statements import RENEW
 from tests.support.typing import Pool
 
 
-async def hold_all(stack: AsyncExitStack, pool: Pool, count: int, ttl: float, told: Recorder) -> None:
+async def hold_all(
+    stack: AsyncExitStack, pool: Pool, count: int, told: Recorder, *, ttl: float, heartbeat: float
+) -> None:
     """Acquire and enter so many leases."""
-    leases = await asyncio.gather(*(acquire(pool, f"key-{n}", ttl=ttl, observer=told) for n in range(count)))
+    claims = (acquire(pool, f"key-{n}", ttl=ttl, heartbeat=heartbeat, observer=told) for n in range(count))
+    leases = await asyncio.gather(*claims)
     for held in leases:
         await stack.enter_async_context(held)
 
@@ -36,8 +39,8 @@ async def test_thousand_leases_on_two_connections_are_all_renewed_in_batches(
     pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
     told = Recorder()
     async with AsyncExitStack() as stack:
-        await hold_all(stack, pool, 1000, 7.5, told)
-        await until(lambda: len({event.key for event in told.of(Renewed)}) == 1000, within=8)
+        await hold_all(stack, pool, 1000, told, ttl=60, heartbeat=2.5)
+        await until(lambda: len({event.key for event in told.of(Renewed)}) == 1000, within=40)
         await until(lambda: pool.get_idle_size() == 2)
         assert proxy.count(RENEW) < 200
         assert await pool.fetchval("SELECT count(*) FROM lease WHERE expires_at > clock_timestamp()") == 1000
@@ -66,7 +69,7 @@ async def test_hundred_leases_on_a_busy_pool_of_two_are_kept(make_pool: MakePool
             await asyncio.sleep(0.01)
 
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
-        await hold_all(stack, pool, 100, 3, told)
+        await hold_all(stack, pool, 100, told, ttl=9, heartbeat=1)
         for work in (use(0), use(0.05), watch()):
             group.create_task(work)
         await asyncio.sleep(4.5)
@@ -93,8 +96,8 @@ async def test_ends_that_meet_renewals_lose_nothing(
 
     async def job(number: int) -> None:
         async with gate:  # noqa: SIM117 - one after the other
-            # With 50 ticking in one process a ttl of 0.3 s leaves a machine under load no time at all.
-            async with lease(table, f"key-{number}", ttl=0.9, heartbeat=0.1, grace=0.01):
+            # The beats are what the ends are to meet; a short ttl would leave a machine under load no time at all.
+            async with lease(table, f"key-{number}", ttl=10, heartbeat=0.1):
                 await asyncio.sleep(lengths.uniform(0, 0.4))
 
     await asyncio.gather(*(job(number) for number in range(1000)))

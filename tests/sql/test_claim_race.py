@@ -125,9 +125,9 @@ async def test_default_isolation_of_the_role_costs_nobody_a_job(
     pools = [await make_pool(max_size=4) for _ in range(2)]
     assert await pools[0].fetchval("SHOW transaction_isolation") == isolation
     async with (
-        lease(pools[0], "job-0", ttl=0.6),
-        lease(pools[1], "job-1", ttl=0.9),
-        lease(table, "job-2", ttl=0.6),
+        lease(pools[0], "job-0", ttl=8, heartbeat=0.2),
+        lease(pools[1], "job-1", ttl=9, heartbeat=0.3),
+        lease(table, "job-2", ttl=8, heartbeat=0.2),
     ):
         for number in range(200):
             won = await race(pools, f"round-{number % 7}", 20)

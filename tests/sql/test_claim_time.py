@@ -11,6 +11,7 @@ import pytest
 from asyncpg_lease import Lease, LeaseTable, LeaseUnavailableError, acquire, lease
 from tests.conftest import MakePool
 from tests.sql.calls import Asked, claim_granted, outcome, release
+from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import CLAIM, RELEASE
@@ -27,16 +28,16 @@ async def wait_past_a_lock(table: LeaseTable, observe: Observer, key: str) -> No
     async with observe.locked(key):
         started = time.monotonic()
         with pytest.raises(LeaseUnavailableError):
-            await acquire(table, key, ttl=1)
-        # Far from the lock's end, and room for a driver that takes its time over a new connection.
-        assert time.monotonic() - started < 1.0
-        waiting = asyncio.create_task(acquire(table, key, ttl=1, wait=4))
+            await acquire(table, key, ttl=6)
+        assert time.monotonic() - started < LOCKED / 2
+        waiting = asyncio.create_task(acquire(table, key, ttl=6, wait=8))
         await asyncio.sleep(LOCKED)
         assert not waiting.done()
     unlocked = time.monotonic()
     held = await waiting
-    assert time.monotonic() - unlocked < 1.2
-    assert held.remaining > 0.8
+    assert time.monotonic() - unlocked < 2
+    # What counted from before the lock would have lost as much as that.
+    assert held.remaining > 6 - LOCKED / 2
     await held.release()
 
 
@@ -81,14 +82,15 @@ async def test_renewal_behind_a_lock_counts_from_the_locks_end(table: LeaseTable
     """A heartbeat that met a lock of 2.5 s keeps its lease, and the new expiry is a ttl after the lock."""
 
     async def hold(key: str) -> None:
-        async with lease(table, key, ttl=4) as held:
+        async with lease(table, key, ttl=9, heartbeat=1.2) as held:
             async with observe.locked(key) as other:
+                before = await other.fetchval("SELECT expires_at FROM lease WHERE key = $1", key)
                 await asyncio.sleep(LOCKED)
                 unlocked = await other.fetchval("SELECT clock_timestamp()")
-            await asyncio.sleep(0.7)
+            await until(lambda: held.expires_at > before)
             info = await table.get(key)
             assert info is not None
-            assert timedelta(seconds=4) <= info.expires_at - unlocked < timedelta(seconds=4.7)
+            assert timedelta(seconds=9) <= info.expires_at - unlocked
             assert held.is_held
 
     await asyncio.gather(*(hold(f"k{number}") for number in REPEATED))

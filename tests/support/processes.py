@@ -41,7 +41,7 @@ class Child:
         """The exit code, negative for a signal; None while it runs."""
         return self._process.returncode
 
-    async def event(self, *, within: float = 10) -> Event:
+    async def event(self, *, within: float = 30) -> Event:
         """Return the next event that the child emitted.
 
         Raises:
@@ -67,7 +67,7 @@ class Child:
         """Send a signal: SIGSTOP, SIGCONT, SIGKILL, SIGTERM, SIGINT."""
         self._process.send_signal(number)
 
-    async def wait(self, *, within: float = 10) -> int:
+    async def wait(self, *, within: float = 30) -> int:
         """Wait for the end and return the exit code."""
         async with asyncio.timeout(within):
             return await self._process.wait()

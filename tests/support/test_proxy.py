@@ -52,10 +52,11 @@ async def test_proxy_delay_is_latency_not_throughput(proxy: Proxy) -> None:
     connections = [await asyncpg.connect(proxy.dsn) for _ in range(5)]
     for connection in connections:
         await connection.fetchval("SELECT repeat('x', 1000000)")
-    proxy.delay_replies = SLOW
+    proxy.delay_replies = 5 * SLOW
     started = time.monotonic()
     await asyncio.gather(*(each.fetchval("SELECT repeat('x', 1000000)") for each in connections))
-    assert time.monotonic() - started < 4 * SLOW
+    # The proxy reads at most 64 KiB at once: one after the other, the replies of one link would take 16 delays.
+    assert time.monotonic() - started < 8 * proxy.delay_replies
     for connection in connections:
         connection.terminate()
 
