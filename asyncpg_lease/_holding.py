@@ -31,6 +31,7 @@ RELEASE_LIMIT = 5.0
 
 HAND_BACK_WAIT = 0.5
 MIN_LIMIT = 0.1
+MIN_WAIT = 0.001
 BUSY_PAUSE = 0.02
 
 
@@ -112,7 +113,8 @@ class Holding:
         """Wait until it is lost or left; before it is entered nobody else keeps its deadline."""
         while self.state is State.CLAIMED and not self.ended.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(self._heartbeat.trust.deadline - local_time(), MIN_LIMIT)):
+                # uvloop's timers are up to a millisecond early.
+                async with asyncio.timeout(max(self._heartbeat.trust.deadline - local_time(), MIN_WAIT)):
                     await self.ended.wait()
             self._check_deadline()
         await self.ended.wait()

@@ -39,6 +39,19 @@ async def test_wait_lost_of_a_never_entered_lease_returns_at_its_deadline(table:
     assert held.lost is lost
 
 
+async def test_wait_lost_of_a_never_entered_lease_is_told_before_others_get_in(table: LeaseTable) -> None:
+    """However little time is left when it begins, the wait ends at the deadline, and not at the row's expiry."""
+
+    async def overdue(key: str) -> float:
+        held = await acquire(table, key, ttl=1, grace=0.05)
+        trusted_until = time.monotonic() + held.remaining
+        await asyncio.sleep(held.remaining - 0.07)
+        await asyncio.wait_for(held.wait_lost(), 5)
+        return time.monotonic() - trusted_until
+
+    assert min(await asyncio.gather(*(overdue(f"key-{number}") for number in range(5)))) < 0
+
+
 async def test_entered_lease_that_nobody_can_leave_warns_and_runs_out(table: LeaseTable, observe: Observer) -> None:
     """A lease whose task is over and whose handle is gone is named in a warning and renewed no longer."""
 
