@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import NOTES, Notes
+from tests.support.runs import NOTES, Notes, versions
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,6 +52,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section("what ran")
     for line in lines:
         terminalreporter.line(line)
+    # For people alone: they change from day to day, and what CI compares does not.
+    terminalreporter.line("versions: " + ", ".join(f"{name} {number}" for name, number in versions().items()))
     path: Path | None = config.getoption("--runs")
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.support.bodies import Bodies
 from tests.support.leftovers import PREFIX, close_pool, expect_no_tasks
 from tests.support.observe import Observer
 from tests.support.processes import Spawn, emit, receive
+from tests.support.runs import age_of, lower_bounds
 from tests.support.statements import CLAIM, RELEASE, RENEW
 from tests.support.typing import Pool
 
@@ -154,7 +156,36 @@ def test_summary_says_what_ran_and_what_was_skipped(pytester: pytest.Pytester) -
     pytester.makeini(f"[pytest]\npythonpath = {root}")
     pytester.makeconftest("pytest_plugins = ['tests.support.summary']")
     done = pytester.runpytest_subprocess("--runs=runs.txt")
-    done.stdout.fnmatch_lines(["*what ran*", "ran: Python *, loop none, server none, pooler none"])
+    done.stdout.fnmatch_lines(["*what ran*", "ran: Python *, loop none, server none, pooler none, packages *"])
+    done.stdout.fnmatch_lines([f"versions: anyio {version('anyio')}, asyncpg {version('asyncpg')}"])
     written = (pytester.path / "runs.txt").read_text().splitlines()
+    assert not any(line.startswith("versions") for line in written)
     assert written[-1].startswith("skipped: test_summary")
     assert written[-1].endswith("not here")
+
+
+def test_packages_are_lowest_at_every_lower_bound_and_nowhere_else() -> None:
+    """A run is one on the lowest versions where each package is at its bound exactly, as a version and not as text."""
+    bounds = {"anyio": "4.4", "asyncpg": "0.29"}
+    assert age_of({"anyio": "4.4.0", "asyncpg": "0.29.0"}, bounds) == "lowest"
+    assert age_of({"anyio": "4.4.0", "asyncpg": "0.29.1"}, bounds) == "current"
+    assert age_of({"anyio": "4.16.0", "asyncpg": "0.29.0"}, bounds) == "current"
+
+
+def test_lower_bounds_are_those_of_what_is_always_needed() -> None:
+    """Extras and platforms bring no package into the comparison, and an upper limit is no lower bound."""
+    declared = ["anyio>=4.4", "asyncpg<1,>=0.29", "typer>=0.16; extra == 'cli'", "tool; sys_platform == 'win32'"]
+    assert lower_bounds(declared) == {"anyio": "4.4", "asyncpg": "0.29"}
+
+
+def test_loop_of_a_run_is_noted_for_coroutines_alone(pytester: pytest.Pytester) -> None:
+    """A test that is no coroutine has no event loop, and adds none to what the run says that it ran on."""
+    pytester.makepyfile("def test_here(): pass")
+    root = Path(__file__).parents[2]
+    pytester.makeini(f"[pytest]\npythonpath = {root}\nasyncio_mode = auto")
+    pytester.makeconftest("from tests.conftest import *")
+    done = pytester.runpytest_subprocess("--loop=asyncio")
+    done.stdout.fnmatch_lines(["ran: Python *, loop none, *"])
+    pytester.makepyfile("async def test_there(): pass")
+    done = pytester.runpytest_subprocess("--loop=asyncio")
+    done.stdout.fnmatch_lines(["ran: Python *, loop asyncio, *"])
