@@ -174,7 +174,8 @@ class Connections:
             # The loop was closed: there is nobody to tell.
             raise
         except BaseException as error:  # noqa: BLE001 - told to the job
-            if task in self._queueing and self._jobs:
+            # In a frame that is closed after its loop asyncpg's clean-up raises an error of its own over GeneratorExit.
+            if task in self._queueing and self._jobs and not task.get_loop().is_closed():
                 self._jobs.popleft().fail(error)
             return
         self._queueing.pop(task, None)
