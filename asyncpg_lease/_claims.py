@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._driver import RETRIED, fetch_again, may_have_been_done, terminate
+from asyncpg_lease._driver import RETRIED, ask_again, may_have_been_done, terminate
 from asyncpg_lease._jobs import MIN_STINT, SHUTDOWN_LIMIT, Job, deliver, stint_for
 from asyncpg_lease._statements import ClaimRow, claim_row
 from asyncpg_lease._tasks import load_backend, start_timer, wait_shielded
@@ -18,7 +18,7 @@ from asyncpg_lease._tenure import Tenure, Trust
 from asyncpg_lease.schema import settle
 
 if TYPE_CHECKING:
-    from asyncpg_lease._driver import Connection
+    from asyncpg_lease._driver import Connection, Statement
     from asyncpg_lease._pool import Connections
     from asyncpg_lease._statements import TableName
 
@@ -117,7 +117,8 @@ class Claims:
             with suppress(RuntimeError):
                 self._abandon(job, attempt)
             raise
-        except Exception:
+        except Exception as error:
+            error.add_note(f"in {job.what}")
             if cancelled := await wait_shielded([attempt.settled], GIVE_BACK_LIMIT / 2):
                 raise cancelled from None
             raise
@@ -189,10 +190,10 @@ class Claims:
         contested = 0
         while not attempt.answer.done():
             sent_at = local_time()
-            sql = self._name.statements.claim
+            statement = self._name.statements.claim
             try:
-                rows = await fetch_again(connection, sql, request.key, request.holder, request.ttl)
-                answer = claim_row(tuple(rows[0])) if rows else None
+                rows = await ask_again(connection, statement, request.key, request.holder, request.ttl)
+                answer = claim_row(rows[0]) if rows else None
             except RETRIED:
                 deliver(attempt.answer, None)
                 return None
@@ -296,18 +297,18 @@ class _Expiry:
     unheard: bool = False
 
 
-async def _expire_on(connection: Connection, sql: str, expiry: _Expiry) -> bool:
+async def _expire_on(connection: Connection, statement: Statement, expiry: _Expiry) -> bool:
     """Release; tell whether the tenure was live."""
     fence = None if expiry.fence is None else str(expiry.fence)
     args = (expiry.key, expiry.holder, fence, expiry.min_hold)
     try:
-        return bool(await fetch_again(connection, sql, *args))
+        return bool(await ask_again(connection, statement, *args))
     except asyncio.CancelledError:
         # A loop that is being closed cancels every task, once: again, within the little time that is left.
         expiry.hurried = expiry.unheard = True
         fuse = start_timer(SHUTDOWN_LIMIT, terminate, connection)
         try:
-            return bool(await fetch_again(connection, sql, *args))
+            return bool(await ask_again(connection, statement, *args))
         finally:
             fuse.cancel()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import asyncpg
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, TypeAlias, TypeVar
+    from typing import TypeVar
 
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     # A pool of one's own record class is no pool of plain records to a type checker. Either is welcome, and what the
@@ -19,7 +19,24 @@ if TYPE_CHECKING:
     RecordT = TypeVar("RecordT", bound=asyncpg.Record)
     Pool: TypeAlias = asyncpg.Pool[Any]
 
-__all__ = ["RETRIED", "fetch", "fetch_again", "is_passing", "is_usable", "may_have_been_done", "terminate"]
+__all__ = [
+    "RETRIED",
+    "Row",
+    "Statement",
+    "WrongAnswerError",
+    "ask",
+    "ask_again",
+    "is_mixed_up",
+    "is_passing",
+    "is_usable",
+    "may_have_been_done",
+    "stamp_of",
+    "stamped",
+    "terminate",
+    "unreadable",
+]
+
+Row: TypeAlias = tuple[Any, ...]
 
 SERIALIZATION_TRIES = 20
 RETRIED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -36,12 +53,85 @@ def may_have_been_done(error: BaseException) -> bool:
     return not answered
 
 
-async def fetch(connection: Connection, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-    """Run a statement; its rows are asyncpg's own, since one of the pool's record class may be no sequence at all."""
-    return await connection.fetch(sql, *args, record_class=asyncpg.Record)
+class Statement(NamedTuple):
+    """A statement, and the stamp that it puts at the end of each row of its answer."""
+
+    sql: str
+    stamp: str
 
 
-async def fetch_again(connection: Connection, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+class WrongAnswerError(Exception):
+    """The server carried out another statement than was meant."""
+
+
+def stamp_of(*parts: str) -> str:
+    """Return a stamp that only a statement of these parts has."""
+    return sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def stamped(sql: str) -> Statement:
+    """Put its stamp into a statement without parts that vary."""
+    stamp = stamp_of(sql)
+    return Statement(sql.replace("'stamp'", f"'{stamp}'"), stamp)
+
+
+async def ask(connection: Connection, statement: Statement, *args: object) -> list[Row]:
+    """Run a statement and return its rows, without the stamp.
+
+    The driver prepares statements under names that it counts, so every process has the same ones. A pooler that
+    gives a transaction to whichever server link is free, and knows nothing of them, can have the server run what
+    another process prepared under that name: a list of keys in place of a claim, or the claim of another table.
+    Its answer may look like a grant, and would be one, but for the stamp.
+
+    Raises:
+        WrongAnswerError: the answer is another statement's.
+        TypeError: codecs of the pool's own for text have made something else of it.
+    """
+    msg = "the answer is that of another statement"
+    try:
+        # Rows of asyncpg's own, since one of the pool's record class may be no sequence at all.
+        rows = [tuple(row) for row in await connection.fetch(statement.sql, *args, record_class=asyncpg.Record)]
+    except (AssertionError, BufferError) as error:
+        # What the driver makes of a column of another type.
+        raise WrongAnswerError(msg) from error
+    for row in rows:
+        found = row[-1] if row else None
+        if found != statement.stamp:
+            if row and (not isinstance(found, (str, int, float)) or str(found).lower() == statement.stamp):
+                raise unreadable(found)
+            raise WrongAnswerError(msg)
+    return [row[:-1] for row in rows]
+
+
+def unreadable(value: object) -> TypeError:
+    """Return the error of an answer of which the pool's codecs have made something else."""
+    msg = (
+        f"a statement's answer came as {value!r}: the pool's own codecs for text, int8 or float8 must return str and"
+        " numbers; leave those types alone, or give leases a pool of their own"
+    )
+    return TypeError(msg)
+
+
+def is_mixed_up(error: BaseException) -> bool:
+    """Tell whether the error means that the server lacks, or mistakes, a statement that the driver prepared."""
+    if isinstance(error, asyncpg.ProtocolViolationError):
+        # Poolers have the same code for errors of their own, which name no function of the server's.
+        return error.server_source_function == "exec_bind_message"
+    return isinstance(
+        error,
+        (
+            WrongAnswerError,
+            asyncpg.InvalidSQLStatementNameError,
+            asyncpg.DuplicatePreparedStatementError,
+            # What we send always fits our own parameters, and what comes back their columns.
+            asyncpg.InvalidBinaryRepresentationError,
+            asyncpg.CharacterNotInRepertoireError,
+            asyncpg.ProtocolError,
+        ),
+    )
+
+
+async def ask_again(connection: Connection, statement: Statement, *args: object) -> list[Row]:
     """Run a statement, again where somebody else's commit made it fail.
 
     Under READ COMMITTED none of ours does; a default isolation above it lets every contended one.
@@ -49,13 +139,14 @@ async def fetch_again(connection: Connection, sql: str, *args: object) -> Sequen
     Raises:
         SerializationError: still so after many tries.
         DeadlockDetectedError: the same.
+        WrongAnswerError: as `ask`.
     """
     for attempt in range(SERIALIZATION_TRIES):
         try:
-            return await fetch(connection, sql, *args)
+            return await ask(connection, statement, *args)
         except RETRIED:
             await asyncio.sleep(random.uniform(0.0, 0.002) * attempt)  # noqa: S311 - jitter
-    return await fetch(connection, sql, *args)
+    return await ask(connection, statement, *args)
 
 
 def is_usable(connection: Connection) -> bool:

@@ -126,6 +126,9 @@ class Connections:
         except asyncio.CancelledError:
             self.withdraw(job)
             raise
+        except Exception as error:
+            error.add_note(f"in {what}")
+            raise
 
     def _reach_limit(self, job: Job) -> None:
         if self.withdraw(job):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._driver import fetch_again
+from asyncpg_lease._driver import ask_again
 from asyncpg_lease._jobs import Job, deliver, stint_for
 from asyncpg_lease._statements import RenewRow, renew_rows
 from asyncpg_lease._tasks import start_timer
@@ -105,7 +105,7 @@ class Renewals:
 
     async def _send(self, batch: list[_Request], connection: Connection) -> None:
         sent_at = local_time()
-        rows = await fetch_again(
+        rows = await ask_again(
             connection,
             self._name.statements.renew,
             [request.tenure.key for request in batch],
@@ -114,7 +114,7 @@ class Renewals:
             [repr(request.ttl) for request in batch],
             [str(request.shared) for request in batch],
         )
-        for request, row in zip(batch, renew_rows([tuple(row) for row in rows]), strict=True):
+        for request, row in zip(batch, renew_rows(rows), strict=True):
             deliver(request.answer, Renewal(row, sent_at))
 
     def _fail(self, batch: list[_Request], error: BaseException) -> None:

@@ -11,6 +11,8 @@ from functools import lru_cache
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
+from asyncpg_lease._driver import Statement, stamp_of, unreadable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -112,18 +114,19 @@ class RenewRow(NamedTuple):
 
 
 class Statements(NamedTuple):
-    """The texts of one table's statements."""
+    """One table's statements."""
 
-    claim: str
-    renew: str
-    release: str
-    get: str
-    list: str
+    claim: Statement
+    renew: Statement
+    release: Statement
+    get: Statement
+    list: Statement
 
     @classmethod
     def bound_to(cls, table: str) -> Statements:
         """Bind every statement to a quoted table name."""
-        return cls(**{name: bind(name, table) for name in cls._fields})
+        stamps = {name: stamp_of(_TEXTS[name], table) for name in cls._fields}
+        return cls(**{name: Statement(bind(name, table, stamp), stamp) for name, stamp in stamps.items()})
 
 
 def quote_name(*parts: str) -> str:
@@ -132,10 +135,12 @@ def quote_name(*parts: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def bind(name: str, table: str) -> str:
-    """Return the statement of sql/<name>.sql for a quoted table name, without its comments."""
+def bind(name: str, table: str, stamp: str = "stamp") -> str:
+    """Return the statement of sql/<name>.sql for a quoted table name, without its comments, with its stamp."""
+    # The stamp first, since a table may be named 'stamp', quotes included.
+    text = _TEXTS[name].replace("'stamp'", f"'{stamp}'")
     # A function, since a name may hold what re would take for a group reference.
-    return _TABLE.sub(lambda _: table, _TEXTS[name])
+    return _TABLE.sub(lambda _: table, text)
 
 
 class TableName:
@@ -234,13 +239,13 @@ def _word(words: Mapping[str, T], value: object) -> T:
     """Look an answer up; one that is none of them must never pass for one of them."""
     word = _text(value)
     if word not in words:
-        raise _unreadable(value)
+        raise unreadable(value)
     return words[word]
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise _unreadable(value)
+        raise unreadable(value)
     return value
 
 
@@ -248,7 +253,7 @@ def _number(kind: Callable[[str], T], value: object) -> T:
     try:
         return kind(value)  # type: ignore[arg-type] # what cannot be made a number is what this is for
     except (TypeError, ValueError):
-        raise _unreadable(value) from None
+        raise unreadable(value) from None
 
 
 def _moment(epoch: object) -> datetime:
@@ -258,11 +263,3 @@ def _moment(epoch: object) -> datetime:
         return _EPOCH + timedelta(seconds=seconds)
     except OverflowError:
         return _LATEST if seconds > 0 else _EARLIEST
-
-
-def _unreadable(value: object) -> TypeError:
-    msg = (
-        f"a statement's answer came as {value!r}: the pool's own codecs for text, int8 or float8 must return str and"
-        " numbers; leave those types alone, or give leases a pool of their own"
-    )
-    return TypeError(msg)

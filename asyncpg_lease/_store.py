@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asyncpg_lease._claims import Claims
-from asyncpg_lease._driver import fetch_again
+from asyncpg_lease._driver import ask_again
 from asyncpg_lease._pool import Connections
 from asyncpg_lease._renewals import Renewals
 from asyncpg_lease._statements import LeaseInfo, TableName, info_row
@@ -50,8 +50,8 @@ class Store:
     async def _read(self, what: str, limit: float, statement: Literal["get", "list"], *args: object) -> Infos:
         async def work(connection: Connection) -> Infos:
             await settle(connection, self.name)
-            rows = await fetch_again(connection, getattr(self.name.statements, statement), *args)
-            return [info_row(tuple(row)) for row in rows]
+            rows = await ask_again(connection, getattr(self.name.statements, statement), *args)
+            return [info_row(row) for row in rows]
 
         return await self.connections.run(what, work, limit)
 

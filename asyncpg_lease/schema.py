@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from asyncpg_lease._driver import fetch
+from asyncpg_lease._catalog import (
+    CHECKS,
+    COLUMNS,
+    FIND,
+    FIND_IN_PATH,
+    FIRST_IN_PATH,
+    INDEXES,
+    LOCK,
+    MARKED,
+    NAMESPACE,
+    TRAITS,
+)
+from asyncpg_lease._driver import Row, ask, is_mixed_up
 from asyncpg_lease._statements import TableName, bind, quote_name
 from asyncpg_lease.errors import LeaseTableError
 
@@ -17,82 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["create", "explain", "find", "settle", "verify"]
 
-# All of these take and return text, so that no codec of the pool's for another type changes what is found.
-
-# By way of pg_class: a statement without any relation would go by the session's cache, in which a table that
-# another session created while this one waited for the lock is missing still.
-_FIND = """
-SELECT pg_class.oid::text, nspname::text
-FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
-WHERE pg_class.oid = to_regclass($1::text)
-"""
-
-# Not by to_regclass, which prefers temporary tables: a lease in one would keep nobody of another session out.
-_FIND_IN_PATH = """
-SELECT pg_class.oid::text, nspname::text
-FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (schema, place)
-JOIN pg_catalog.pg_namespace ON nspname = schema
-JOIN pg_catalog.pg_class ON relnamespace = pg_namespace.oid
-WHERE relname = $1::text AND relpersistence <> 't'
-ORDER BY place
-LIMIT 1
-"""
-
-_FIRST_IN_PATH = """
-SELECT nspname::text
-FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (schema, place)
-JOIN pg_catalog.pg_namespace ON nspname = schema
-WHERE pg_namespace.oid <> pg_my_temp_schema()
-ORDER BY place
-LIMIT 1
-"""
-
-_COLUMNS = """
-SELECT
-    attname::text,
-    format_type(atttypid, NULL)
-        || coalesce((SELECT format(' COLLATE %I', collname) FROM pg_catalog.pg_collation
-            WHERE pg_collation.oid = attcollation AND attname = 'key'), ''),
-    attnotnull::text,
-    (attidentity <> '' OR adbin IS NOT NULL)::text
-FROM pg_catalog.pg_attribute
-LEFT JOIN pg_catalog.pg_attrdef ON adrelid = attrelid AND adnum = attnum
-WHERE attrelid = $1::text::oid AND attnum > 0 AND NOT attisdropped
-"""
-
-_INDEXES = """
-SELECT
-    indexrelid::regclass::text,
-    (SELECT conname::text FROM pg_catalog.pg_constraint WHERE conindid = indexrelid AND conrelid = indrelid),
-    (
-        indisprimary AND indisvalid AND indnatts = 1
-        AND (SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = indrelid AND attnum = indkey[0]) = 'key'
-    )::text
-FROM pg_catalog.pg_index
-WHERE indrelid = $1::text::oid
-"""
-
-_CHECKS = """
-SELECT FROM pg_catalog.pg_constraint
-WHERE conrelid = $1::text::oid AND conname = 'lease_validity'
-    AND pg_get_constraintdef(pg_constraint.oid) = 'CHECK ((expires_at > acquired_at))'
-"""
-
-_TRAITS = """
-SELECT
-    relkind::text, relpersistence::text, current_user::text,
-    (has_table_privilege(pg_class.oid, 'SELECT') AND has_table_privilege(pg_class.oid, 'INSERT')
-        AND has_table_privilege(pg_class.oid, 'UPDATE'))::text
-FROM pg_catalog.pg_class WHERE pg_class.oid = $1::text::oid
-"""
-
 # A table of an older shape has one of these at least; an application's own with the same name hardly any.
 _MARKS = ("holder", "fence", "expires_at")
-
-_MARKED = """
-SELECT FROM pg_catalog.pg_attribute
-WHERE attrelid = $1::text::oid AND attname::text = ANY(string_to_array($2::text, ',')) AND NOT attisdropped
-"""
 
 # name: type, not null
 _SHAPE = {
@@ -118,9 +56,9 @@ _OTHER_SHAPE = (
 async def find(connection: Connection, name: TableName) -> str | None:
     """Return the table's oid and settle its schema, or None where there is no such table."""
     if name.schema is None:
-        rows = await fetch(connection, _FIND_IN_PATH, name.name)
+        rows = await ask(connection, FIND_IN_PATH, name.name)
     else:
-        rows = await fetch(connection, _FIND, name.quoted)
+        rows = await ask(connection, FIND, name.quoted)
     if not rows:
         return None
     oid: str
@@ -158,7 +96,7 @@ async def _is_there(connection: Connection, name: TableName) -> bool:
     oid = await find(connection, name)
     if oid is None:
         return False
-    if not await fetch(connection, _MARKED, oid, ",".join(_MARKS)):
+    if not await ask(connection, MARKED, oid, ",".join(_MARKS)):
         raise _another(name)
     return True
 
@@ -166,21 +104,19 @@ async def _is_there(connection: Connection, name: TableName) -> bool:
 async def _create(connection: Connection, name: TableName) -> None:
     # READ COMMITTED, so that what a quicker replica committed while we waited for the lock is seen.
     async with connection.transaction(isolation="read_committed"):
-        # Of this transaction, so a pooler does no harm. IF NOT EXISTS alone lets two at once fail with 23505.
-        # One lock for all names: two tables may be the first of one schema.
-        await fetch(connection, "SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext('create'))::text")
+        # IF NOT EXISTS alone lets two at once fail with 23505.
+        await ask(connection, LOCK)
         if await _is_there(connection, name):
             return
         if name.schema is None:
-            found = await fetch(connection, _FIRST_IN_PATH)
+            found = await ask(connection, FIRST_IN_PATH)
             if not found:
                 problem = "no schema of the search_path exists, so there is none to create it in: pass schema="
                 raise LeaseTableError(name.quoted, problem)
             schema = found[0][0]
         else:
             schema = name.schema
-            exists = await fetch(connection, "SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text", schema)
-            if not exists:
+            if not await ask(connection, NAMESPACE, schema):
                 await connection.execute(f"CREATE SCHEMA {quote_name(schema)}")
         await connection.execute(bind("table", quote_name(schema, name.name)))
     name.resolve(schema)
@@ -198,8 +134,8 @@ async def verify(connection: Connection, name: TableName) -> None:
     if oid is None:
         raise _missing(name)
     table = name.quoted
-    kind, persistence, user, allowed = (await fetch(connection, _TRAITS, oid))[0]
-    columns = await fetch(connection, _COLUMNS, oid)
+    kind, persistence, user, allowed = (await ask(connection, TRAITS, oid))[0]
+    columns = await ask(connection, COLUMNS, oid)
     if not any(column in _MARKS for column, *_ in columns):
         raise _another(name)
     problems = []
@@ -218,7 +154,7 @@ async def verify(connection: Connection, name: TableName) -> None:
 
 async def _wrong_constraints(connection: Connection, table: str, oid: str) -> list[str]:
     problems = []
-    indexes = await fetch(connection, _INDEXES, oid)
+    indexes = await ask(connection, INDEXES, oid)
     for index, constraint, fits in indexes:
         if fits != "true":
             drop = (
@@ -227,7 +163,7 @@ async def _wrong_constraints(connection: Connection, table: str, oid: str) -> li
             problems.append(f"an index too many: {drop}")
     if not any(fits == "true" for _, _, fits in indexes):
         problems.append(f"ALTER TABLE {table} ADD PRIMARY KEY (key)")
-    if not await fetch(connection, _CHECKS, oid):
+    if not await ask(connection, CHECKS, oid):
         problems.append(
             f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS lease_validity,"
             " ADD CONSTRAINT lease_validity CHECK (expires_at > acquired_at)"
@@ -235,7 +171,7 @@ async def _wrong_constraints(connection: Connection, table: str, oid: str) -> li
     return problems
 
 
-def _wrong_columns(table: str, rows: Sequence[asyncpg.Record]) -> list[str]:
+def _wrong_columns(table: str, rows: Sequence[Row]) -> list[str]:
     found = {name: (kind, not_null == "true", filled == "true") for name, kind, not_null, filled in rows}
     problems = []
     for name, (kind, not_null) in _SHAPE.items():
@@ -265,6 +201,12 @@ def explain(error: BaseException, name: TableName) -> BaseException:
         schema = "" if name.schema is None else f" and GRANT USAGE ON SCHEMA {quote_name(name.schema)}"
         translated = LeaseTableError(
             table, f"{error}: GRANT SELECT, INSERT, UPDATE ON {table}{schema} TO the role that uses the pool"
+        )
+    elif is_mixed_up(error):
+        translated = LeaseTableError(
+            table,
+            f"a prepared statement was missing or mistaken for another ({error}), as happens behind a pooler of"
+            " transactions such as PgBouncer: create the pool with asyncpg.create_pool(..., statement_cache_size=0)",
         )
     else:
         return error

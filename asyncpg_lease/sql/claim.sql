@@ -13,6 +13,7 @@
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
 -- Answers one row: how (fresh, taken_over, joined, unavailable), holder, fence, acquired_at, expires_at and
 -- seconds left, the holder before; or no row, where a race for a new key hid the winner.
+-- Last in each row comes 'stamp', in whose place the library puts this statement's own.
 WITH seen AS (
     SELECT holder, fence, acquired_at, expires_at FROM lease WHERE key = $1::text
 ), free AS (
@@ -56,5 +57,6 @@ SELECT
     extract(epoch FROM acquired_at)::float8,
     extract(epoch FROM expires_at)::float8,
     (extract(epoch FROM expires_at) - extract(epoch FROM clock_timestamp()))::float8,
-    before
+    before,
+    'stamp'::text
 FROM result

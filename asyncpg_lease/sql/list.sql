@@ -4,6 +4,7 @@
 -- Invariant: reads only, and leaves the reserved row out. A prefix is a range of the primary key's "C" order,
 -- so it is found by the index.
 -- Answers rows of key, holder, fence, acquired_at, expires_at, seconds left, state.
+-- Last in each row comes 'stamp', in whose place the library puts this statement's own.
 SELECT
     key,
     holder,
@@ -15,7 +16,8 @@ SELECT
         WHEN expires_at <= clock_timestamp() THEN 'free'
         WHEN released_at IS NOT NULL THEN 'resting'
         ELSE 'held'
-    END
+    END,
+    'stamp'::text
 FROM lease
 WHERE key >= $1::text AND ($2::text IS NULL OR key < $2::text) AND key <> ''
 ORDER BY key

@@ -8,6 +8,7 @@
 -- from being renewed, joined or guarded meanwhile. The microsecond and least() keep lease_validity also for
 -- a lease that is released at once, and after the server's clock stepped back.
 -- Answers one row with the fence that was released, or none where the tenure was over already.
+-- Last in each row comes 'stamp', in whose place the library puts this statement's own.
 UPDATE lease SET
     acquired_at = least(acquired_at, clock_timestamp()),
     expires_at = greatest(
@@ -17,4 +18,4 @@ UPDATE lease SET
     released_at = clock_timestamp()
 WHERE key = $1::text AND holder = $2::text AND fence = coalesce($3::text::bigint, fence)
     AND released_at IS NULL AND expires_at > clock_timestamp()
-RETURNING fence
+RETURNING fence, 'stamp'::text

@@ -11,6 +11,7 @@
 -- of times, on the new connection of a renewal that is late already.
 -- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, the row's holder
 -- and fence (null where there is no row), and the new expires_at of a renewed one.
+-- Last in each row comes 'stamp', in whose place the library puts this statement's own.
 WITH asked AS (
     SELECT key, holder, fence::bigint, ttl::float8, shared::bool, ordinal
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
@@ -41,7 +42,8 @@ SELECT
     END,
     target.holder,
     target.fence,
-    extract(epoch FROM renewed.expires_at)::float8
+    extract(epoch FROM renewed.expires_at)::float8,
+    'stamp'::text
 FROM asked
 LEFT JOIN lease AS target ON target.key = asked.key
 LEFT JOIN renewed ON renewed.key = asked.key

@@ -31,8 +31,8 @@ class Asked:
 
 async def claim(session: Session, key: str, holder: str = "me", ttl: float = 60.0) -> ClaimRow | None:
     """Run claim.sql; None where it answers no row."""
-    rows = await session.fetch(STATEMENTS.claim, key, holder, ttl)
-    return claim_row(tuple(rows[0])) if rows else None
+    rows = await session.fetch(STATEMENTS.claim.sql, key, holder, ttl)
+    return claim_row(tuple(rows[0])[:-1]) if rows else None
 
 
 async def claim_granted(session: Session, key: str, holder: str = "me", ttl: float = 60.0) -> ClaimRow:
@@ -54,14 +54,14 @@ async def claim_refused(session: Session, key: str, holder: str = "me", ttl: flo
 async def renew(session: Session, *asked: Asked) -> list[RenewRow]:
     """Run renew.sql for all these tenures at once."""
     rows = await session.fetch(
-        STATEMENTS.renew,
+        STATEMENTS.renew.sql,
         [one.key for one in asked],
         [one.holder for one in asked],
         [str(one.fence) for one in asked],
         [repr(one.ttl) for one in asked],
         [str(one.shared) for one in asked],
     )
-    return renew_rows([tuple(row) for row in rows])
+    return renew_rows([tuple(row)[:-1] for row in rows])
 
 
 async def outcome(session: Session, asked: Asked) -> str:
@@ -76,7 +76,7 @@ async def release(
 ) -> int | None:
     """Run release.sql; the fence that was released, or None."""
     fence_released: int | None = await session.fetchval(
-        STATEMENTS.release, key, holder, None if fence is None else str(fence), min_hold
+        STATEMENTS.release.sql, key, holder, None if fence is None else str(fence), min_hold
     )
     return fence_released
 
