@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -23,6 +24,7 @@ from tests.support.bodies import Bodies
 from tests.support.databases import TEST_SETTINGS, Server
 from tests.support.leftovers import close_pool, expect_no_tasks
 from tests.support.observe import Observer, observing
+from tests.support.pgbouncer import PgBouncer
 from tests.support.processes import Spawn, spawning
 from tests.support.proxy import Proxy
 from tests.support.runs import NOTES
@@ -117,13 +119,29 @@ def dsn(server: Server) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture(scope="session")
+def pooler(request: pytest.FixtureRequest, server: Server) -> Iterator[PgBouncer | None]:
+    """The run's PgBouncer in front of its server, where `--pooler` asks for one."""
+    if request.config.getoption("--pooler") is None:
+        yield None
+        return
+    with PgBouncer(server.dsn) as pooler:
+        request.config.stash[NOTES].poolers.add(pooler.label)
+        yield pooler
+
+
 @pytest.fixture
-async def make_pool(dsn: str) -> AsyncIterator[MakePool]:
-    """Make pools of 1 to 4 connections, unless the options say otherwise."""
+async def make_pool(dsn: str, pooler: PgBouncer | None) -> AsyncIterator[MakePool]:
+    """Make pools of 1 to 4 connections, unless the options say otherwise; through the run's pooler."""
+    usual: dict[str, Any] = {"min_size": 1, "max_size": 4}
+    pooled, front = usual, dsn
+    if pooler is not None:
+        pooled, front = {**usual, "statement_cache_size": 0}, pooler.dsn_of(urlsplit(dsn).path[1:])
     async with AsyncExitStack() as stack:
 
         async def make(other_dsn: str | None = None, /, **options: Any) -> Pool:  # noqa: ANN401
-            pool = await asyncpg.create_pool(other_dsn or dsn, **{"min_size": 1, "max_size": 4, **options})
+            settings = pooled if other_dsn is None else usual
+            pool = await asyncpg.create_pool(other_dsn or front, **{**settings, **options})
             stack.push_async_callback(close_pool, pool)
             return pool
 

@@ -17,9 +17,10 @@ from tests.support.loops import kind_of
 
 @dataclass(slots=True)
 class Notes:
-    """The servers and the kinds of event loop that tests have met."""
+    """The servers, the poolers and the kinds of event loop that tests have met."""
 
     servers: set[str] = field(default_factory=set)
+    poolers: set[str] = field(default_factory=set)
     loops: set[str] = field(default_factory=set)
 
     def note_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -31,7 +32,9 @@ class Notes:
         python = ".".join(platform.python_version_tuple()[:2])
         for server in sorted(self.servers) or ["none"]:
             for loop in sorted(self.loops) or ["none"]:
-                yield f"ran: Python {python}, loop {loop}, server {server}, pooler none, packages {packages()}"
+                for pooler in sorted(self.poolers) or ["none"]:
+                    what = f"loop {loop}, server {server}, pooler {pooler}, packages {packages()}"
+                    yield f"ran: Python {python}, {what}"
 
 
 def versions() -> dict[str, str]:

@@ -31,6 +31,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if output is not None:
         notes = session.config.stash[NOTES]
         output["servers"], output["loops"] = sorted(notes.servers), sorted(notes.loops)
+        output["poolers"] = sorted(notes.poolers)
 
 
 class _Collector:
@@ -44,6 +45,7 @@ class _Collector:
         output: dict[str, list[str]] = getattr(node, "workeroutput", {})
         self.notes.servers.update(output.get("servers", ()))
         self.notes.loops.update(output.get("loops", ()))
+        self.notes.poolers.update(output.get("poolers", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

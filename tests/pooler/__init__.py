@@ -1,0 +1,1 @@
+"""Leases through PgBouncer; only a run with `--pooler pgbouncer` collects these tests."""
