@@ -1,0 +1,51 @@
+"""Leases behind a pooler that gives each transaction to whichever server link chance will have."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from asyncpg_lease import LeaseTable, LeaseTableError, acquire, lease
+from asyncpg_lease.events import Lost, Renewed, RenewFailed
+from tests.conftest import MakePool
+from tests.support.leasing import Recorder
+from tests.support.shuffler import Shuffler
+
+
+@pytest.mark.parametrize(("links", "ttl", "pools"), [(2, 2.0, 4), (2, 3.0, 1), (3, 2.0, 2), (1, 3.0, 4)])
+async def test_leases_on_shuffled_links_are_all_kept(
+    dsn: str, make_pool: MakePool, links: int, ttl: float, pools: int
+) -> None:
+    """With statement_cache_size=0 twenty leases are kept for several ttls, whichever link a transaction gets."""
+    recorder = Recorder()
+    async with Shuffler(dsn, links=links, seed=pools) as shuffler:
+        targets = [await make_pool(shuffler.dsn, statement_cache_size=0) for _ in range(pools)]
+        await asyncio.gather(*(LeaseTable(target).create() for target in targets))
+        async with AsyncExitStack() as stack:
+            for number in range(20):
+                target = targets[number % pools]
+                await stack.enter_async_context(lease(target, f"k{number}", ttl=ttl, observer=recorder))
+            await asyncio.sleep(4)
+        infos = await LeaseTable(targets[0]).leases()
+        assert [info.state for info in infos] == ["free"] * 20
+        for target in targets:
+            await target.close()
+        assert set(shuffler.transactions) == set(range(links))
+    assert recorder.of(Lost) == []
+    assert recorder.of(RenewFailed) == []
+    assert len(recorder.of(Renewed)) >= 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_pool_on_shuffled_links_without_the_setting_is_told_so(dsn: str, make_pool: MakePool, seed: int) -> None:
+    """Without the setting acquire and release fail before long, with an error that names it."""
+    async with Shuffler(dsn, seed=seed) as shuffler:
+        await LeaseTable(await make_pool(shuffler.dsn, statement_cache_size=0)).create()
+        pool = await make_pool(shuffler.dsn, max_size=1)
+        with pytest.raises(LeaseTableError, match=r"statement_cache_size=0"):
+            for _ in range(100):
+                held = await acquire(pool, "k", ttl=0.2, wait=1)
+                await held.release()
+        await pool.close()
