@@ -203,9 +203,11 @@ def explain(error: BaseException, name: TableName) -> BaseException:
             table, f"{error}: GRANT SELECT, INSERT, UPDATE ON {table}{schema} TO the role that uses the pool"
         )
     elif is_mixed_up(error):
+        # The driver adds a hint of many lines, which its own caller is to read.
+        said, _, _ = str(error).partition("\n")
         translated = LeaseTableError(
             table,
-            f"a prepared statement was missing or mistaken for another ({error}), as happens behind a pooler of"
+            f"a prepared statement was missing or mistaken for another ({said}), as happens behind a pooler of"
             " transactions such as PgBouncer: create the pool with asyncpg.create_pool(..., statement_cache_size=0)",
         )
     else:
