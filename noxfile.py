@@ -42,6 +42,10 @@ IMAGES = os.environ.get(
     "ASYNCPG_LEASE_TEST_IMAGES", "postgres:14 postgres:15 postgres:16 postgres:17 postgres:18"
 ).split()
 
+# What goes through PgBouncer, beside its own tests. Not tests/sql and tests/table: they give each session a role or
+# a search_path of its own, which a pooler of transactions has not.
+POOLED = ["tests/pooler", "tests/lease", "tests/heartbeat", "tests/cancellation"]
+
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -193,6 +197,15 @@ def containers(session: nox.Session, image: str) -> None:
     """Run the life of a lease on images of PostgreSQL, those in ASYNCPG_LEASE_TEST_IMAGES or the official ones."""
     session.install(*group("containers"))
     run_suite(session, *IN_A_CONTAINER, program=["tests.containers.run", image])
+
+
+@nox.session
+def pgbouncer(session: nox.Session) -> None:
+    """Run the suite's middle through PgBouncer in transaction mode; it has to be installed."""
+    # Debian puts it where only root looks.
+    if shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin") is None:
+        skip(session, "PgBouncer is not installed: apt-get install pgbouncer")
+    run_suite(session, "--pooler", "pgbouncer", *([] if session.posargs else POOLED))
 
 
 def find_programs(session: nox.Session) -> Path | None:

@@ -37,15 +37,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path == POOLER_TESTS and not config.getoption("--pooler") else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests that need a session of their own out of a run through a pooler."""
-    if not config.getoption("--pooler"):
-        return
-    direct = [item for item in items if item.get_closest_marker("direct")]
-    config.hook.pytest_deselected(items=direct)
-    items[:] = [item for item in items if item not in direct]
-
-
 def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
     """Run each test on one loop of the run's kind."""
     return {"chosen": chosen_factory()}
