@@ -17,16 +17,19 @@ _END_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a worker said, or its end.
+    """Something that a worker said, or that was done to it.
 
     `moment` is when it was heard, on the local monotonic clock; fence 0 means that it is about none.
+    `left` is the holder's own trust in seconds, `expires_in` the server's time until the expiry.
     """
 
     moment: float
     worker: str
     kind: str
     fence: int = 0
+    holder: str = ""
     left: float | None = None
+    expires_in: float = 0
     acquired_at: datetime | None = None
     expires_at: datetime | None = None
     text: str = ""
@@ -63,18 +66,22 @@ class Crew:
         self._processes[name] = process
         _stdin(process).write(replace(self._order, name=name).to_line())
         self._listeners.append(asyncio.create_task(self._listen(name, process), name=f"listen:{name}"))
+        self.report(name, kind="hired")
 
     def kill(self, name: str) -> None:
         """End a worker as kill -9 does."""
         self._processes.pop(name).kill()
+        self.report(name, kind="killed")
 
     def pause(self, name: str) -> None:
         """Stop a worker where it stands."""
         self._processes[name].send_signal(signal.SIGSTOP)
+        self.report(name, kind="paused")
 
     def resume(self, name: str) -> None:
         """Let a paused worker go on."""
         self._processes[name].send_signal(signal.SIGCONT)
+        self.report(name, kind="resumed")
 
     def ask_to_finish(self, name: str) -> None:
         """Ask a worker to come to the end of its job."""

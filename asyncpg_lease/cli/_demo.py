@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
@@ -10,10 +10,10 @@ import asyncpg
 from asyncpg_lease import LeaseTable
 from asyncpg_lease.cli._crew import Crew
 from asyncpg_lease.cli._ledger import Ledger
-from asyncpg_lease.cli._narrator import Narrator
+from asyncpg_lease.cli._narrator import Lines, Narrator
 from asyncpg_lease.cli._server import EmbeddedServer
 from asyncpg_lease.cli._story import Story, StoryError
-from asyncpg_lease.cli._verdict import Records, judge
+from asyncpg_lease.cli._verdict import FaultKind, Records, judge
 from asyncpg_lease.cli._worker import KEY, Order
 
 _TTL = 2.0
@@ -31,9 +31,17 @@ async def run_demo(dsn: str | None, *, fenced: bool) -> bool:
         EmbeddedServerError: the embedded server is missing or does not start.
         StoryError: something that had to happen did not.
     """
-    narrator = Narrator()
+    narrator = Lines()
+    planned = [kind for kind in FaultKind if dsn is None or kind is not FaultKind.RESTART]
+    narrator.introduce(KEY, _TTL, planned=planned, fenced=fenced)
+    records = await narrator.accompany(_perform(narrator, dsn, planned, fenced=fenced))
+    findings = judge(records, planned)
+    narrator.conclude(findings)
+    return all(finding.ok for finding in findings)
+
+
+async def _perform(narrator: Narrator, dsn: str | None, planned: Sequence[FaultKind], *, fenced: bool) -> Records:
     embedded = dsn is None
-    narrator.introduce(KEY, _TTL, embedded=embedded, fenced=fenced)
     async with AsyncExitStack() as stack:
         restart = None
         if dsn is None:
@@ -48,12 +56,9 @@ async def run_demo(dsn: str | None, *, fenced: bool) -> bool:
         await LeaseTable(pool, schema=schema).create()
         order = Order(name="", dsn=dsn, schema=schema, ttl=_TTL, fenced=fenced)
         crew = await stack.enter_async_context(Crew(order))
-        story = Story(crew, pool, narrator, restart)
+        story = Story(crew, pool, narrator, planned, restart)
         await story.run()
-        records = Records(await ledger.attempts(), story.tenures, story.faults)
-    findings = judge(records, story.planned)
-    narrator.conclude(findings)
-    return all(finding.ok for finding in findings)
+        return Records(await ledger.attempts(), story.tenures, story.faults)
 
 
 @asynccontextmanager

@@ -29,13 +29,23 @@ class Story:
         crew: the workers, none of them hired yet.
         pool: the server that they use.
         narrator: told of everything as it happens.
-        restart: restarts the server at once and returns when it is back; None where it is not ours.
+        planned: the faults to do, in their order.
+        restart: restarts the server at once and returns when it is back; None where it is not ours, and then
+            no restart may be planned.
     """
 
-    def __init__(self, crew: Crew, pool: asyncpg.Pool, narrator: Narrator, restart: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        pool: asyncpg.Pool,
+        narrator: Narrator,
+        planned: Sequence[FaultKind],
+        restart: Callable[[], None] | None,
+    ) -> None:
         self._crew = crew
         self._pool = pool
         self._narrator = narrator
+        self._planned = planned
         self._acts: dict[FaultKind, Callable[[], Awaitable[None]]] = {
             FaultKind.HAND_OVER: self._hand_over,
             FaultKind.KILL: self._kill,
@@ -52,11 +62,6 @@ class Story:
 
     def __repr__(self) -> str:
         return f"<Story of {len(self._tenures)} tenures, {len(self._faults)} faults>"
-
-    @property
-    def planned(self) -> Sequence[FaultKind]:
-        """The faults that are done, in their order."""
-        return list(self._acts)
 
     @property
     def tenures(self) -> Sequence[Tenure]:
@@ -76,8 +81,9 @@ class Story:
         """
         for name in _WORKERS:
             await self._crew.hire(name)
-        for act in self._acts.values():
-            await act()
+        for kind in self._planned:
+            self._crew.report(kind="begins", text=kind)
+            await self._acts[kind]()
         self._narrator.act("that was all: the workers are sent home")
         try:
             last_events = await self._crew.dismiss()

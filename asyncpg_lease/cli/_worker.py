@@ -69,7 +69,8 @@ class _Worker:
             self._table, KEY, ttl=order.ttl, wait=math.inf, label=order.name, observer=self._observe
         ) as held:
             self._finish.clear()
-            _say_held("acquired", held, held.acquired_at, held.expires_at)
+            expires_in = (held.expires_at - held.acquired_at).total_seconds()
+            _say_held("acquired", held, held.acquired_at, held.expires_at, expires_in)
             await self._job(held)
         _say("released", fence=held.fence)
         await asyncio.sleep(_REST)
@@ -95,7 +96,7 @@ class _Worker:
         with suppress(*_DATABASE_ERRORS):
             row = await self._table.get(KEY)
             if row is not None and row.fence == held.fence:
-                _say_held("renewed", held, row.acquired_at, row.expires_at)
+                _say_held("renewed", held, row.acquired_at, row.expires_at, row.expires_in)
 
     async def _step(self, held: Lease) -> None:
         await asyncio.sleep(_STEP)  # Stands for the work.
@@ -115,11 +116,13 @@ class _EventHandler(logging.Handler):
         _say("logged", text=record.getMessage().partition(":")[0])
 
 
-def _say_held(kind: str, held: Lease, acquired_at: datetime, expires_at: datetime) -> None:
+def _say_held(kind: str, held: Lease, acquired_at: datetime, expires_at: datetime, expires_in: float) -> None:
     _say(
         kind,
         fence=held.fence,
+        holder=held.holder,
         left=held.remaining,
+        expires_in=expires_in,
         acquired_at=acquired_at.isoformat(),
         expires_at=expires_at.isoformat(),
     )
