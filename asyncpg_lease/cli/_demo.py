@@ -12,7 +12,7 @@ from asyncpg_lease.cli._crew import Crew
 from asyncpg_lease.cli._ledger import Ledger
 from asyncpg_lease.cli._narrator import Lines, Narrator
 from asyncpg_lease.cli._server import EmbeddedServer
-from asyncpg_lease.cli._story import Story, StoryError
+from asyncpg_lease.cli._story import WORKERS, Story, StoryError
 from asyncpg_lease.cli._verdict import FaultKind, Records, judge
 from asyncpg_lease.cli._worker import KEY, Order
 
@@ -52,13 +52,13 @@ async def _perform(narrator: Narrator, dsn: str | None, planned: Sequence[FaultK
         narrator.act(f"PostgreSQL {version} is there")
         schema = await stack.enter_async_context(_schema(pool, narrator, dropped=not embedded))
         ledger = Ledger(pool, schema, fenced=fenced)
-        await ledger.create()
         await LeaseTable(pool, schema=schema).create()
+        await ledger.create()
         order = Order(name="", dsn=dsn, schema=schema, ttl=_TTL, fenced=fenced)
         crew = await stack.enter_async_context(Crew(order))
         story = Story(crew, pool, narrator, planned, restart)
         await story.run()
-        return Records(await ledger.attempts(), story.tenures, story.faults)
+        return Records(await ledger.attempts(), story.tenures, story.faults, await ledger.releases(), WORKERS)
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
-"""What the demo's workers write to: one row that checks the fence, and a record of every attempt."""
+"""What the demo's workers write to: one row that checks the fence, and a record of every attempt and release."""
 
 import asyncpg
 
-from asyncpg_lease.cli._verdict import Attempt
+from asyncpg_lease.cli._verdict import Attempt, Release
 
 _CREATE = """
 CREATE TABLE {schema}.target (
@@ -16,6 +16,19 @@ CREATE TABLE {schema}.attempt (
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     position bigint
 );
+CREATE TABLE {schema}.release (
+    fence bigint NOT NULL,
+    at timestamptz NOT NULL
+);
+CREATE FUNCTION {schema}.note_release() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {schema}.release VALUES (NEW.fence, NEW.released_at);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER note_release AFTER UPDATE ON {schema}.lease
+    FOR EACH ROW WHEN (OLD.released_at IS NULL AND NEW.released_at IS NOT NULL)
+    EXECUTE FUNCTION {schema}.note_release();
 """
 
 # One statement, so that a worker that is stopped in the middle keeps no lock. The position is counted in
@@ -33,6 +46,7 @@ FROM (VALUES (1)) AS always LEFT JOIN written ON true
 RETURNING position IS NOT NULL
 """
 _READ = "SELECT worker, fence, at, position FROM {schema}.attempt"
+_READ_RELEASES = "SELECT fence, at FROM {schema}.release"
 _FENCED = "last_fence <= $2"
 _UNFENCED = "true"
 
@@ -55,7 +69,7 @@ class Ledger:
         return f"<Ledger {self._schema}>"
 
     async def create(self) -> None:
-        """Create the row and the record of attempts."""
+        """Create the row and the records; the lease table must be there."""
         await self._pool.execute(_CREATE.format(schema=self._schema))
 
     async def write(self, worker: str, fence: int) -> bool:
@@ -67,3 +81,8 @@ class Ledger:
         """Read every attempt of every worker."""
         rows = await self._pool.fetch(_READ.format(schema=self._schema))
         return [Attempt(*row) for row in rows]
+
+    async def releases(self) -> list[Release]:
+        """Read when each tenure that ended in order was released."""
+        rows = await self._pool.fetch(_READ_RELEASES.format(schema=self._schema))
+        return [Release(*row) for row in rows]

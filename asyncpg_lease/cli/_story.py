@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 import asyncpg
@@ -13,7 +14,7 @@ from asyncpg_lease.cli._crew import Crew, Event
 from asyncpg_lease.cli._narrator import Narrator
 from asyncpg_lease.cli._verdict import Fault, FaultKind, Tenure
 
-_WORKERS = ("worker-1", "worker-2", "worker-3")
+WORKERS = ("worker-1", "worker-2", "worker-3")
 _PATIENCE = 15.0
 _REPEATS = 3
 
@@ -79,7 +80,7 @@ class Story:
         Raises:
             StoryError: something that had to follow did not, within a generous time.
         """
-        for name in _WORKERS:
+        for name in WORKERS:
             await self._crew.hire(name)
         for kind in self._planned:
             self._crew.report(kind="begins", text=kind)
@@ -128,6 +129,8 @@ class Story:
             "a write of the new holder", lambda event: (event.kind, event.fence) == ("wrote", successor.fence)
         )
         self._narrator.act(f"SIGCONT {held.worker}: its step goes on, with fence {held.fence}")
+        # Before it goes on: what it does then must not seem to have come before.
+        await self._mark_end()
         self._stale_fence = held.fence
         self._crew.resume(held.worker)
         await self._expect(
@@ -139,13 +142,14 @@ class Story:
         for _ in range(_REPEATS):
             held = await self._renewal()
             self._narrator.act("PostgreSQL is restarted at once, as after a crash")
+            await self._mark(FaultKind.RESTART, held)
             restarting = asyncio.create_task(asyncio.to_thread(restart))
             # Its end is heard among the workers' events, which are told meanwhile.
             restarting.add_done_callback(lambda _: self._crew.report(kind="restarted"))
             await self._expect("the restart", lambda event: event.kind == "restarted")
             await restarting
             self._narrator.act("PostgreSQL is back")
-            await self._mark(FaultKind.RESTART, held)
+            await self._mark_end()
             after = await self._renewal(since=time.monotonic())
             if after.fence == held.fence:
                 return
@@ -162,8 +166,14 @@ class Story:
         )
 
     async def _mark(self, kind: FaultKind, held: Event) -> None:
-        at = await self._pool.fetchval("SELECT clock_timestamp()")
-        self._faults.append(Fault(kind, held.fence, at))
+        self._faults.append(Fault(kind, held.fence, await self._server_time()))
+
+    async def _mark_end(self) -> None:
+        self._faults[-1] = replace(self._faults[-1], until=await self._server_time())
+
+    async def _server_time(self) -> datetime:
+        at: datetime = await self._pool.fetchval("SELECT clock_timestamp()")
+        return at
 
     async def _expect(self, what: str, matches: Callable[[Event], bool]) -> Event:
         try:
@@ -196,6 +206,8 @@ class Story:
                 self._amend(event, expires_at=expiry)
             case Event(kind="released"):
                 self._amend(event, released=True)
+            case Event(kind="lost", text=reason):
+                self._amend(event, lost=reason)
             case Event(kind="wrote"):
                 self._writes[event.fence] += 1
             case _:

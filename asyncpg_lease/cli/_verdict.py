@@ -26,6 +26,7 @@ class Tenure:
     """One holding of the lease, as its worker reported it, in the server's time.
 
     `expires_at` is the latest expiry that the worker reported; the real one may be later, never earlier.
+    `lost` is the reason where the worker reported a loss.
     """
 
     worker: str
@@ -33,6 +34,15 @@ class Tenure:
     acquired_at: datetime
     expires_at: datetime
     released: bool
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The end of a tenure in order, as the database recorded it."""
+
+    fence: int
+    at: datetime
 
 
 class FaultKind(StrEnum):
@@ -46,11 +56,15 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that was done while the tenure with this fence was the current one."""
+    """Something that was done while the tenure with this fence was the current one, in the server's time.
+
+    `until` is when it was undone: a paused worker went on, a server was back.
+    """
 
     kind: FaultKind
     fence: int
     at: datetime
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,8 @@ class Records:
     attempts: Sequence[Attempt]
     tenures: Sequence[Tenure]
     faults: Sequence[Fault]
+    releases: Sequence[Release] = ()
+    workers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,20 @@ class Finding:
     rule: str
     ok: bool
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run that is over; `failure` says why it was broken off, where it was."""
+
+    records: Records
+    findings: Sequence[Finding]
+    failure: str = ""
+
+    @property
+    def green(self) -> bool:
+        """Whether everything was done and everything held."""
+        return not self.failure and all(finding.ok for finding in self.findings)
 
 
 def judge(records: Records, planned: Iterable[FaultKind]) -> tuple[Finding, ...]:
@@ -118,8 +148,7 @@ def find_stale_writes(records: Records) -> Finding:
     A write is stale where one of a higher fence had been accepted before it. A run without any shows
     nothing, and fails; so does one in which a write was refused that was not stale.
     """
-    accepted = _accepted(records)
-    stale = [attempt for attempt in records.attempts if _is_stale(attempt, accepted)]
+    stale = stale_attempts(records)
     refused = [attempt for attempt in stale if attempt.position is None]
     wronged = sum(attempt.position is None for attempt in records.attempts) - len(refused)
     ok = bool(stale) and len(refused) == len(stale) and not wronged
@@ -127,6 +156,12 @@ def find_stale_writes(records: Records) -> Finding:
     if wronged:
         detail += f", and {wronged} that were not stale"
     return Finding("stale writes refused", ok, detail)
+
+
+def stale_attempts(records: Records) -> list[Attempt]:
+    """List the writes before which one of a higher fence had been accepted."""
+    accepted = _accepted(records)
+    return [attempt for attempt in records.attempts if _is_stale(attempt, accepted)]
 
 
 def find_fault(records: Records, kind: FaultKind) -> Finding:
@@ -162,7 +197,7 @@ def _check_expiry(records: Records, fault: Fault) -> Finding:
 def _check_restart(records: Records, fault: Fault) -> Finding:
     accepted = [attempt for attempt in _accepted(records) if attempt.fence == fault.fence]
     earlier = sum(attempt.at < fault.at for attempt in accepted)
-    later = len(accepted) - earlier
+    later = sum(attempt.at > (fault.until or fault.at) for attempt in accepted)
     detail = f"fence {fault.fence} wrote {earlier} times before and {later} after"
     return Finding(fault.kind, bool(earlier and later), detail)
 
