@@ -20,7 +20,8 @@ class Event:
     """Something that a worker said, or that was done to it.
 
     `moment` is when it was heard, on the local monotonic clock; fence 0 means that it is about none.
-    `left` is the holder's own trust in seconds, `expires_in` the server's time until the expiry.
+    `left` is the holder's own trust in seconds, `expires_in` the server's time until the expiry,
+    `at` when a write was made, in the server's time.
     """
 
     moment: float
@@ -32,6 +33,7 @@ class Event:
     expires_in: float = 0
     acquired_at: datetime | None = None
     expires_at: datetime | None = None
+    at: datetime | None = None
     text: str = ""
 
 
@@ -131,7 +133,7 @@ def _stdin(process: asyncio.subprocess.Process) -> asyncio.StreamWriter:
 
 def _parse(name: str, line: bytes) -> Event:
     said = json.loads(line)
-    for field in ("acquired_at", "expires_at"):
+    for field in ("acquired_at", "expires_at", "at"):
         if field in said:
             said[field] = datetime.fromisoformat(said[field])
     return Event(time.monotonic(), name, **said)

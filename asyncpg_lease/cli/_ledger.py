@@ -1,5 +1,7 @@
 """What the demo's workers write to: one row that checks the fence, and a record of every attempt and release."""
 
+from datetime import datetime
+
 import asyncpg
 
 from asyncpg_lease.cli._verdict import Attempt, Release
@@ -43,7 +45,7 @@ WITH written AS (
 INSERT INTO {schema}.attempt (worker, fence, position)
 SELECT $1, $2::bigint, written.writes
 FROM (VALUES (1)) AS always LEFT JOIN written ON true
-RETURNING position IS NOT NULL
+RETURNING position IS NOT NULL, at
 """
 _READ = "SELECT worker, fence, at, position FROM {schema}.attempt"
 _READ_RELEASES = "SELECT fence, at FROM {schema}.release"
@@ -72,10 +74,10 @@ class Ledger:
         """Create the row and the records; the lease table must be there."""
         await self._pool.execute(_CREATE.format(schema=self._schema))
 
-    async def write(self, worker: str, fence: int) -> bool:
-        """Try to write; True where it was accepted. Either way the attempt is recorded."""
-        accepted: bool = await self._pool.fetchval(self._write, worker, fence)
-        return accepted
+    async def write(self, worker: str, fence: int) -> tuple[bool, datetime]:
+        """Try to write, and record the attempt; whether it was accepted, and when it was made."""
+        ((accepted, at),) = await self._pool.fetch(self._write, worker, fence)
+        return accepted, at
 
     async def attempts(self) -> list[Attempt]:
         """Read every attempt of every worker."""

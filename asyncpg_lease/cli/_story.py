@@ -58,7 +58,6 @@ class Story:
         self._faults: list[Fault] = []
         self._writes: Counter[int] = Counter()
         self._killed: set[str] = set()
-        self._stale_fence = 0
         self._late_writes = 0
 
     def __repr__(self) -> str:
@@ -131,7 +130,6 @@ class Story:
         self._narrator.act(f"SIGCONT {held.worker}: its step goes on, with fence {held.fence}")
         # Before it goes on: what it does then must not seem to have come before.
         await self._mark_end()
-        self._stale_fence = held.fence
         self._crew.resume(held.worker)
         await self._expect(
             "the end of the paused tenure",
@@ -188,7 +186,7 @@ class Story:
             raise StoryError(message) from None
 
     def _note(self, event: Event) -> None:
-        late = event.kind == "refused" or (event.kind == "wrote" and event.fence == self._stale_fence)
+        late = event.kind == "refused" or (event.kind == "wrote" and self._is_late(event))
         self._late_writes += late
         self._note_tenure(event)
         self._narrator.hear(event, late=late, writes=self._writes[event.fence])
@@ -197,6 +195,11 @@ class Story:
         elif event.kind == "ended" and event.text != "status 0":
             message = f"{event.worker} ended by itself, with {event.text}"
             raise StoryError(message)
+
+    def _is_late(self, event: Event) -> bool:
+        # A worker may be stopped after its write was made and before it could say so: that one was in time.
+        pauses = (fault for fault in self._faults if fault.kind is FaultKind.PAUSE and fault.fence == event.fence)
+        return any(pause.until and event.at and event.at > pause.until for pause in pauses)
 
     def _note_tenure(self, event: Event) -> None:
         match event:

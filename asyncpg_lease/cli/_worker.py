@@ -101,11 +101,11 @@ class _Worker:
     async def _step(self, held: Lease) -> None:
         await asyncio.sleep(_STEP)  # Stands for the work.
         try:
-            accepted = await self._ledger.write(self._order.name, held.fence)
+            accepted, at = await self._ledger.write(self._order.name, held.fence)
         except _DATABASE_ERRORS as error:
             _say("failed", fence=held.fence, left=held.remaining, text=type(error).__name__)
         else:
-            _say("wrote" if accepted else "refused", fence=held.fence, left=held.remaining)
+            _say("wrote" if accepted else "refused", fence=held.fence, left=held.remaining, at=at.isoformat())
 
 
 class _EventHandler(logging.Handler):
