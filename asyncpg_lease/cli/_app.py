@@ -2,12 +2,15 @@
 
 import sys
 import typing
+from pathlib import Path
 from typing import Annotated
 
 import asyncpg
 import typer
 
 from asyncpg_lease.cli._demo import run_demo
+from asyncpg_lease.cli._file import check_writable, write_whole
+from asyncpg_lease.cli._picture import draw_picture
 from asyncpg_lease.cli._server import EmbeddedServerError
 from asyncpg_lease.cli._signals import run_until_signalled
 from asyncpg_lease.cli._story import StoryError
@@ -40,6 +43,10 @@ def demo(
         bool,
         typer.Option("--unfenced", help="Leave the fence check out of the writes: this must end red."),
     ] = False,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Write who held the lease when as a picture, red or green."),
+    ] = None,
 ) -> None:
     """Show a lease under hand-over, kill -9, pause and restart, on a PostgreSQL of its own.
 
@@ -49,12 +56,20 @@ def demo(
     """
     if sys.platform == "win32":
         _give_up("the demo stops and continues processes with signals, which Windows does not have")
-    raise typer.Exit(run_until_signalled(_demo_status(dsn, fenced=not unfenced)))
+    if svg is not None:
+        try:
+            check_writable(svg)
+        except OSError as error:
+            _give_up(f"the picture cannot be written: {error}")
+    raise typer.Exit(run_until_signalled(_demo_status(dsn, svg, fenced=not unfenced)))
 
 
-async def _demo_status(dsn: str | None, *, fenced: bool) -> int:
+async def _demo_status(dsn: str | None, svg: Path | None, *, fenced: bool) -> int:
     try:
-        return _GREEN if await run_demo(dsn, fenced=fenced) else _RED
+        outcome = await run_demo(dsn, fenced=fenced)
+        if svg is not None:
+            write_whole(svg, draw_picture(outcome))
+            typer.echo(f"The picture is in {svg}")
     except StoryError as error:
         typer.echo(f"RED: {error}")
         return _RED
@@ -62,6 +77,7 @@ async def _demo_status(dsn: str | None, *, fenced: bool) -> int:
         if isinstance(error, BrokenPipeError):
             raise
         _give_up(f"{type(error).__name__}: {error}")
+    return _GREEN if outcome.green else _RED
 
 
 def _give_up(reason: str) -> typing.NoReturn:

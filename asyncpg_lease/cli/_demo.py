@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 
 import asyncpg
 
@@ -13,15 +14,15 @@ from asyncpg_lease.cli._ledger import Ledger
 from asyncpg_lease.cli._narrator import Lines, Narrator
 from asyncpg_lease.cli._server import EmbeddedServer
 from asyncpg_lease.cli._story import WORKERS, Story, StoryError
-from asyncpg_lease.cli._verdict import FaultKind, Records, judge
+from asyncpg_lease.cli._verdict import FaultKind, Outcome, Records, judge
 from asyncpg_lease.cli._worker import KEY, Order
 
 _TTL = 2.0
 _DROP_TIMEOUT = 5.0
 
 
-async def run_demo(dsn: str | None, *, fenced: bool) -> bool:
-    """Run the demo and print it; True where the verdict is green.
+async def run_demo(dsn: str | None, *, fenced: bool) -> Outcome:
+    """Run the demo and show it.
 
     Args:
         dsn: the server to use, in a temporary schema; None starts an embedded one.
@@ -29,36 +30,53 @@ async def run_demo(dsn: str | None, *, fenced: bool) -> bool:
 
     Raises:
         EmbeddedServerError: the embedded server is missing or does not start.
-        StoryError: something that had to happen did not.
+        StoryError: the schema could not be dropped, after nothing had been done.
     """
-    narrator = Lines()
+    narrator: Narrator = Lines()
     planned = [kind for kind in FaultKind if dsn is None or kind is not FaultKind.RESTART]
     narrator.introduce(KEY, _TTL, planned=planned, fenced=fenced)
-    records = await narrator.accompany(_perform(narrator, dsn, planned, fenced=fenced))
-    findings = judge(records, planned)
-    narrator.conclude(findings)
-    return all(finding.ok for finding in findings)
+    outcome = await narrator.accompany(_perform(narrator, dsn, planned, fenced=fenced))
+    narrator.conclude(outcome)
+    return outcome
 
 
-async def _perform(narrator: Narrator, dsn: str | None, planned: Sequence[FaultKind], *, fenced: bool) -> Records:
-    embedded = dsn is None
-    async with AsyncExitStack() as stack:
-        restart = None
-        if dsn is None:
-            server = await stack.enter_async_context(_embedded_server())
-            dsn, restart = server.dsn, server.restart_immediately
-        pool = await stack.enter_async_context(asyncpg.create_pool(dsn, min_size=0, max_size=1))
-        version = await pool.fetchval("SELECT current_setting('server_version')")
-        narrator.act(f"PostgreSQL {version} is there")
-        schema = await stack.enter_async_context(_schema(pool, narrator, dropped=not embedded))
-        ledger = Ledger(pool, schema, fenced=fenced)
-        await LeaseTable(pool, schema=schema).create()
-        await ledger.create()
-        order = Order(name="", dsn=dsn, schema=schema, ttl=_TTL, fenced=fenced)
-        crew = await stack.enter_async_context(Crew(order))
-        story = Story(crew, pool, narrator, planned, restart)
+async def _perform(narrator: Narrator, dsn: str | None, planned: Sequence[FaultKind], *, fenced: bool) -> Outcome:
+    embedded, outcome = dsn is None, None
+    try:
+        async with AsyncExitStack() as stack:
+            restart = None
+            if dsn is None:
+                server = await stack.enter_async_context(_embedded_server())
+                dsn, restart = server.dsn, server.restart_immediately
+            pool = await stack.enter_async_context(asyncpg.create_pool(dsn, min_size=0, max_size=1))
+            version = await pool.fetchval("SELECT current_setting('server_version')")
+            narrator.act(f"PostgreSQL {version} is there")
+            schema = await stack.enter_async_context(_schema(pool, narrator, dropped=not embedded))
+            ledger = Ledger(pool, schema, fenced=fenced)
+            await LeaseTable(pool, schema=schema).create()
+            await ledger.create()
+            order = Order(name="", dsn=dsn, schema=schema, ttl=_TTL, fenced=fenced)
+            crew = await stack.enter_async_context(Crew(order))
+            story = Story(crew, pool, narrator, planned, restart)
+            outcome = await _tell(story, ledger, planned)
+    except StoryError as error:
+        if outcome is None:
+            raise
+        outcome = replace(outcome, failure=str(error))
+    return outcome
+
+
+async def _tell(story: Story, ledger: Ledger, planned: Sequence[FaultKind]) -> Outcome:
+    records = Records([], [], [], workers=WORKERS)
+    try:
         await story.run()
-        return Records(await ledger.attempts(), story.tenures, story.faults, await ledger.releases(), WORKERS)
+    except StoryError as error:
+        # What the picture is needed for most; the server may be what has failed.
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            records = replace(records, attempts=await ledger.attempts(), releases=await ledger.releases())
+        return Outcome(replace(records, tenures=story.tenures, faults=story.faults), (), str(error))
+    records = Records(await ledger.attempts(), story.tenures, story.faults, await ledger.releases(), WORKERS)
+    return Outcome(records, judge(records, planned))
 
 
 @asynccontextmanager

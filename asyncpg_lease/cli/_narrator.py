@@ -1,11 +1,11 @@
 """Who tells what happens in the demo: the interface, the words, and plain lines."""
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Final, Protocol, TypeVar
 
 from asyncpg_lease.cli._crew import Event
-from asyncpg_lease.cli._verdict import FaultKind, Finding
+from asyncpg_lease.cli._verdict import FaultKind, Finding, Outcome
 
 _T = TypeVar("_T")
 _WIDTH: Final = 79
@@ -26,7 +26,7 @@ class Narrator(Protocol):
     def introduce(self, key: str, ttl: float, *, planned: Sequence[FaultKind], fenced: bool) -> None:
         """Say what will happen."""
 
-    async def accompany(self, work: Awaitable[_T]) -> _T:
+    async def accompany(self, work: Coroutine[object, object, _T]) -> _T:
         """Wait for the work that calls `hear` and `act`, and show what it says until it has ended."""
 
     def hear(self, event: Event, *, late: bool, writes: int) -> None:
@@ -35,7 +35,7 @@ class Narrator(Protocol):
     def act(self, what: str) -> None:
         """Take something that the demo does, or does to the holder or its server."""
 
-    def conclude(self, findings: Sequence[Finding]) -> None:
+    def conclude(self, outcome: Outcome) -> None:
         """Say how it ended."""
 
 
@@ -58,7 +58,7 @@ class Lines:
         _print("")
         _print(f"{'time':>6}  {'who':<8}  {'fence':>5}  {'left':>4}  what")
 
-    async def accompany(self, work: Awaitable[_T]) -> _T:
+    async def accompany(self, work: Coroutine[object, object, _T]) -> _T:
         """Wait for the work: each line is printed as it comes."""
         return await work
 
@@ -72,13 +72,16 @@ class Lines:
         """Print what the demo does."""
         _print(f"{time.monotonic() - self._start:6.2f}  --- {what}"[:_WIDTH])
 
-    def conclude(self, findings: Sequence[Finding]) -> None:
-        """Print the verdict."""
+    def conclude(self, outcome: Outcome) -> None:
+        """Print the verdict, or why there is none."""
+        if outcome.failure:
+            _print(f"RED: {outcome.failure}")
+            return
         _print("")
         _print("Verdict, from what the database and the workers recorded:")
-        for finding in findings:
+        for finding in outcome.findings:
             _print(f"  {'ok' if finding.ok else 'FAIL':<4}  {finding.rule:<27}  {finding.detail}"[:_WIDTH])
-        _print(sum_up(findings))
+        _print(sum_up(outcome.findings))
 
     def _print(self, moment: float, who: str, fence: int, left: float | None, what: str) -> None:
         passed = f"{moment - self._start:6.2f}"
