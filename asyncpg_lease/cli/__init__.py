@@ -5,7 +5,7 @@ import sys
 
 __all__ = ["main"]
 
-_TOOLS = frozenset({"typer", "click"})
+_TOOLS = frozenset({"typer", "click", "rich"})
 
 
 def main() -> None:
@@ -18,7 +18,8 @@ def main() -> None:
     try:
         from asyncpg_lease.cli._app import app  # noqa: PLC0415 (an optional tool at the edge)
     except ModuleNotFoundError as error:
-        if error.name not in _TOOLS:
+        tool = str(error.name).partition(".")[0]
+        if tool not in _TOOLS:
             raise
-        sys.exit(f"asyncpg-lease: {error.name} is missing: pip install 'asyncpg-lease[demo]'")
+        sys.exit(f"asyncpg-lease: {tool} is missing: pip install 'asyncpg-lease[demo]'")
     app(prog_name="asyncpg-lease")

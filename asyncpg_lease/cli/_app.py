@@ -50,6 +50,8 @@ def demo(
 ) -> None:
     """Show a lease under hand-over, kill -9, pause and restart, on a PostgreSQL of its own.
 
+    Live where there is a terminal of 60 columns and 18 lines or more, else as plain lines.
+
     Takes about 15 seconds, and leaves nothing behind.
 
     Exit status: 0 where the verdict is green, 1 where it is red, 2 where it cannot run.

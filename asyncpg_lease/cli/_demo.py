@@ -11,7 +11,8 @@ import asyncpg
 from asyncpg_lease import LeaseTable
 from asyncpg_lease.cli._crew import Crew
 from asyncpg_lease.cli._ledger import Ledger
-from asyncpg_lease.cli._narrator import Lines, Narrator
+from asyncpg_lease.cli._narrator import Narrator
+from asyncpg_lease.cli._screen import choose_narrator
 from asyncpg_lease.cli._server import EmbeddedServer
 from asyncpg_lease.cli._story import WORKERS, Story, StoryError
 from asyncpg_lease.cli._verdict import FaultKind, Outcome, Records, judge
@@ -32,7 +33,7 @@ async def run_demo(dsn: str | None, *, fenced: bool) -> Outcome:
         EmbeddedServerError: the embedded server is missing or does not start.
         StoryError: the schema could not be dropped, after nothing had been done.
     """
-    narrator: Narrator = Lines()
+    narrator = choose_narrator()
     planned = [kind for kind in FaultKind if dsn is None or kind is not FaultKind.RESTART]
     narrator.introduce(KEY, _TTL, planned=planned, fenced=fenced)
     outcome = await narrator.accompany(_perform(narrator, dsn, planned, fenced=fenced))

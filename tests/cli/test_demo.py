@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -64,14 +65,20 @@ def test_demo_of_an_ordinary_user_ends_green(
     assert not scratch.leftovers()
 
 
-def test_demo_whose_worker_dies_by_itself_ends_red(scratch: Scratch, run_demo: Callable[..., Program]) -> None:
-    """What the demo did not do is no part of the proof, and ends it at once."""
-    program = run_demo()
+def test_demo_whose_worker_dies_by_itself_ends_red(
+    scratch: Scratch, run_demo: Callable[..., Program], tmp_path: Path
+) -> None:
+    """What the demo did not do is no part of the proof, and ends it at once; the picture says so."""
+    picture = tmp_path / "demo.svg"
+    program = run_demo("--svg", str(picture))
     program.wait_for("acquired")
-    worker = next(process for process in scratch.processes() if "_worker" in process)
+    worker = next(process for process in scratch.processes() if "cli._worker" in process)
     os.kill(int(worker.split()[0]), signal.SIGKILL)
     assert program.finish() == 1
+    assert "RED: worker-" in program.output
     assert "ended by itself" in program.output
+    assert "ended by itself" in picture.read_text()
+    assert "held the lease with fence 1" in picture.read_text()
     assert "Traceback" not in program.output
     assert not scratch.leftovers()
 
@@ -85,12 +92,13 @@ def test_demo_on_a_server_that_is_not_there_says_so(dsn: str, run_demo: Callable
     assert "Traceback" not in program.output
 
 
-def test_command_line_without_typer_names_the_extra(run: Callable[..., Program]) -> None:
+@pytest.mark.parametrize("tool", ["typer", "rich"])
+def test_command_line_without_a_tool_names_the_extra(tool: str, run: Callable[..., Program]) -> None:
     """Where the tools are missing, the message says what to install."""
-    code = "import sys; sys.modules['typer'] = None\nfrom asyncpg_lease.cli import main\nmain()"
+    code = f"import sys; sys.modules['{tool}'] = None\nfrom asyncpg_lease.cli import main\nmain()"
     program = run(sys.executable, "-c", code)
     assert program.finish() == 1
-    assert program.output == "asyncpg-lease: typer is missing: pip install 'asyncpg-lease[demo]'\n"
+    assert program.output == f"asyncpg-lease: {tool} is missing: pip install 'asyncpg-lease[demo]'\n"
 
 
 def test_demo_without_the_wheel_names_the_extra(run: Callable[..., Program]) -> None:
