@@ -93,6 +93,7 @@ class Board:
         """Take what a worker said or what was done to it."""
         if event.kind == "begins":
             self.current = FaultKind(event.text)
+            self.now = f"next, right after a renewal: {self.current}"
         if event.worker:
             self._follow(self.rows.setdefault(event.worker, Row()), event, late=late)
         what = describe(event, late=late, writes=writes)

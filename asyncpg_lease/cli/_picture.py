@@ -27,7 +27,6 @@ _BELOW = 80
 _TICK_ROOM = 60
 # More than the fonts of browsers need on average, so that no text covers another.
 _CHARACTER = 8.2
-_LEGEND_CHARACTER = 7.0
 _SYMBOL = 14.0
 _GAP = 10
 _ENDING_STYLES = {
@@ -174,7 +173,7 @@ class _Picture:
             else:
                 canvas.rect((x, middle - 7, 22, 14), style, corner=2)
             canvas.text(x + 30, middle + 5, what, "dim")
-            x += 30 + len(what) * _LEGEND_CHARACTER + 2 * _GAP
+            x += 30 + len(what) * _CHARACTER + _GAP
 
     def _extent(self, stretch: Stretch) -> tuple[float, float]:
         begin = self._scale.place(stretch.begin)

@@ -94,7 +94,7 @@ class Screen:
         view = View(self._board, self._glyphs)
         chart = Chart(lay_out(outcome.records), width, self._glyphs)
         ending = [Text(f"RED: {outcome.failure}", "bold red")] if outcome.failure else _tell(outcome.findings)
-        told = view.last_notes(width) if outcome.failure else []
+        told = view.last_notes() if outcome.failure else []
         for line in (Text(), *told, *chart.lines(), Text(), *ending):
             self._console.print(line, no_wrap=True, overflow="crop")
 

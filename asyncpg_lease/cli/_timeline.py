@@ -159,15 +159,11 @@ def spread(wanted: Sequence[tuple[float, float]], low: float, high: float) -> li
     Returns:
         The left edge of each label.
     """
-    edges: list[float] = []
-    free = low
-    for centre, width in wanted:
-        edges.append(max(centre - width / 2, free))
-        free = edges[-1] + width
+    edges = [centre - width / 2 for centre, width in wanted]
     for index in reversed(range(len(edges))):
         edges[index] = min(edges[index], high - wanted[index][1])
         high = edges[index]
-    # What was pushed out on the left has no room there either.
+    # What was pushed out on the left goes back, and what is on its right with it.
     free = low
     for index, (_, width) in enumerate(wanted):
         edges[index] = max(edges[index], free)

@@ -65,10 +65,9 @@ class View:
         head = self._head(now, width)
         if width < WIDE:
             workers = self._workers(now, width - _BORDERS)
-            strip = Text(" ").append_text(Text("   ").join(self._each_step()))
-            strip.truncate(width)
+            strip = Text(" ", no_wrap=True, overflow="crop").append_text(Text("   ").join(self._each_step()))
             head += [strip, Text()]
-            notes = self._notes(width, height - len(head) - (workers.height or 0))
+            notes = self._notes(height - len(head) - (workers.height or 0))
             return Group(*head, workers, notes)
         left = max(width - _NOTES_WIDTH, _WORKERS_WIDTH)
         room = height - len(head)
@@ -77,12 +76,12 @@ class View:
         beside = Table.grid(padding=0)
         beside.add_column(width=left)
         beside.add_column(width=width - left)
-        beside.add_row(Group(workers, steps), self._notes(width - left, room))
+        beside.add_row(Group(workers, steps), self._notes(room))
         return Group(*head, beside)
 
-    def last_notes(self, width: int) -> list[Text]:
+    def last_notes(self) -> list[Text]:
         """Draw what happened, the last of it last."""
-        return [self._note(note, width) for note in self._board.notes]
+        return [self._note(note) for note in self._board.notes]
 
     def _head(self, now: float, width: int) -> list[Text]:
         board = self._board
@@ -177,18 +176,17 @@ class View:
         bar.append(self._glyphs.track * (room - len(filled)), "dim")
         return bar.append(f" {left:.1f} s", "" if left else "bold red")
 
-    def _notes(self, width: int, height: int) -> Panel:
-        lines = self.last_notes(width - 4)[-max(height - 2, 1) :]
+    def _notes(self, height: int) -> Panel:
+        lines = self.last_notes()[-max(height - 2, 1) :]
         return self._panel(Group(*lines), "what happens", height)
 
-    def _note(self, note: Note, width: int) -> Text:
+    def _note(self, note: Note) -> Text:
         line = Text(f"{note.moment - self._board.start:5.1f}  ", style="dim", no_wrap=True)
         style = _TONE_STYLES[note.tone]
         if note.tone is Tone.DEED:
             line.append(f"{self._glyphs.next} {note.what}", f"not dim {style}")
         else:
             line.append(f"{note.who:<8}  {note.what}", style if note.tone is Tone.QUIET else f"not dim {style}")
-        line.truncate(width)
         return line
 
     def _panel(self, content: RenderableType, title: str, height: int) -> Panel:

@@ -150,6 +150,7 @@ def test_view_of_the_steps_says_what_is_done_and_what_is_next() -> None:
     board = _held()
     _hear(board, 1, "begins", worker="", text="pause")
     assert "✓ hand-over   ✓ kill -9   ▶ pause   ○ restart" in "\n".join(_draw(board, 2))
+    assert "▶ next, right after a renewal: pause" in "\n".join(_draw(board, 2))
     assert "The fence stops its late write" in "\n".join(_draw(board, 2))
     unfenced = _held(fenced=False)
     _hear(unfenced, 1, "begins", worker="", text="pause")
