@@ -159,7 +159,11 @@ def spread(wanted: Sequence[tuple[float, float]], low: float, high: float) -> li
     Returns:
         The left edge of each label.
     """
-    edges = [centre - width / 2 for centre, width in wanted]
+    edges: list[float] = []
+    free = low
+    for centre, width in wanted:
+        edges.append(max(centre - width / 2, free))
+        free = edges[-1] + width
     for index in reversed(range(len(edges))):
         edges[index] = min(edges[index], high - wanted[index][1])
         high = edges[index]

@@ -107,8 +107,9 @@ def test_spread_of_labels_lets_none_cover_another(wanted: Sequence[tuple[float, 
 
 
 def test_spread_of_labels_with_room_leaves_them_in_place() -> None:
-    """A label that covers nothing is centred on its place."""
+    """A label that covers nothing is centred on its place; one in the way of another goes to the right."""
     assert spread([(10, 4), (20, 6)], 0, 30) == [8, 17]
+    assert spread([(10, 4), (11, 6)], 0, 30) == [8, 12]
 
 
 @settings(deadline=None)
