@@ -1,5 +1,6 @@
 """A file that is written whole or not at all."""
 
+import errno
 import os
 import secrets
 import shutil
@@ -19,7 +20,7 @@ def check_writable(path: Path) -> None:
         message = f"{path} is not a regular file"
         raise OSError(message)
     if target.exists() and not os.access(target, os.W_OK):
-        raise PermissionError(13, os.strerror(13), str(path))
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     beside = _beside(target)
     beside.touch(exist_ok=False)
     beside.unlink()

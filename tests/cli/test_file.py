@@ -1,6 +1,5 @@
 """A picture's file: written whole or not at all, and refused before the demo runs where it cannot be."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,7 +56,15 @@ def test_file_that_is_a_device_is_refused() -> None:
         check_writable(Path("/dev/null"))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the demo is for POSIX")
+def test_file_without_the_right_to_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was made read-only is not replaced, though its folder would allow it."""
+    path = tmp_path / "demo.svg"
+    path.touch(0o444)
+    monkeypatch.setattr("os.access", lambda *_: False)  # Root has every right.
+    with pytest.raises(PermissionError, match="Permission denied"):
+        check_writable(path)
+
+
 def test_demo_with_a_picture_that_cannot_be_written_does_not_begin(
     scratch: Scratch, run_demo: Callable[..., Program]
 ) -> None:
