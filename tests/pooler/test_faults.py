@@ -124,7 +124,7 @@ async def test_restart_of_the_server_behind_pgbouncer_is_waited_out(
 async def test_claim_that_finds_no_server_connection_fails_as_pgbouncer_says(
     dsn: str, make_pool: MakePool, observe: Observer
 ) -> None:
-    """PgBouncer's own error comes out, though its code is that of statements that were mixed up."""
+    """What PgBouncer says after query_wait_timeout comes out, and nothing is claimed."""
     with PgBouncer(dsn, {"default_pool_size": "1", "query_wait_timeout": "1"}) as pgbouncer:
         pool = await make_pool(pgbouncer.dsn, statement_cache_size=0, min_size=2, max_size=2)
         await LeaseTable(pool).create()
@@ -153,3 +153,24 @@ async def test_wait_outlasts_a_pooler_without_server_connections(dsn: str, make_
         held = await waiter
         await held.release()
         await busy.close()
+
+
+async def test_pooler_that_takes_no_more_clients_is_not_told_as_a_missing_setting(
+    dsn: str, make_pool: MakePool
+) -> None:
+    """PgBouncer's own errors have the code of mixed-up statements: they come out as they are, and a waiter waits."""
+    with PgBouncer(dsn, {"max_client_conn": "1"}) as pgbouncer:
+        pool = await make_pool(pgbouncer.dsn, statement_cache_size=0, max_size=2)
+        table = LeaseTable(pool, poll=0.1)
+        await table.create()
+        await until(lambda: pool.get_idle_size() == 1)
+        async with pool.acquire():
+            with pytest.raises(asyncpg.ProtocolViolationError, match="no more connections"):
+                await acquire(table, KEY, ttl=30)
+            waiter = asyncio.create_task(acquire(table, KEY, ttl=30, wait=30))
+            await asyncio.sleep(0.5)
+            assert not waiter.done()
+        held = await waiter
+        await held.release()
+        await table.aclose()
+        await pool.close()
