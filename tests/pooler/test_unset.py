@@ -85,8 +85,8 @@ async def serve(dsn: str) -> None:
                     emit(answer=len(await table.leases()))
                 else:
                     held = await acquire(table, KEY, ttl=2)
-                    emit(answer=held.holder)
                     await held.release()
+                    emit(answer=held.holder)
             except LeaseError as error:
                 emit(error=str(error), cause=type(error.__cause__).__name__)
 
