@@ -160,3 +160,18 @@ async def test_proxy_carries_cancel_requests(proxy: Proxy) -> None:
     assert await connection.fetchval("SELECT 1") == 1
     assert proxy.links == 2
     await connection.close()
+
+
+async def test_proxy_that_failed_by_a_time_limit_raises_an_exception(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pytest's time limit raises inside the proxy comes out as an Exception, which ends this test alone."""
+
+    async def run_out_of_time(_message: object) -> None:
+        pytest.fail("Timeout")
+
+    with pytest.raises(RuntimeError, match="the proxy itself failed"):
+        async with Proxy(dsn) as proxy:
+            connection = await asyncpg.connect(proxy.dsn)
+            (link,) = proxy._links
+            monkeypatch.setattr(link, "_follow", run_out_of_time)
+            with pytest.raises(asyncpg.PostgresConnectionError):
+                await connection.execute("SELECT 1")
