@@ -9,6 +9,7 @@ import pytest
 
 from asyncpg_lease import Lease, LeaseTable, LeaseTableError, LeaseUnavailableError, acquire, lease
 from tests.conftest import MakePool
+from tests.support.leasing import until
 from tests.support.observe import Observer, observing
 from tests.support.typing import Pool, PooledConnection
 
@@ -42,6 +43,8 @@ async def torn(two_tables: list[LeaseTable], make_pool: MakePool) -> Pool:  # no
 
 async def path_of_next(pool: Pool) -> str:
     """Return the schema that the pool's next connection to be used searches."""
+    # One that is still on its way back would be the next one then.
+    await until(lambda: pool.get_idle_size() == pool.get_size())
     async with pool.acquire() as connection:
         return str(await connection.fetchval("SELECT current_schema()"))
 
