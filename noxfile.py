@@ -23,7 +23,10 @@ nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 # The slowest comes last, so that pytest's own summary ends the output.
-nox.options.sessions = ["lint", "types", "types_without_stubs", "package", "lowest", "broken", "tests"]
+nox.options.sessions = [
+    *("lint", "types", "types_without_stubs", "package", "broken"),
+    *("debian", "lowest", "pgbouncer", "tests"),
+]
 
 PYTHONS = ["3.13", "3.12", "3.11"]
 # In CI each kind of event loop has its Python; `nox -s loops` runs every one of them on every other.
@@ -52,7 +55,7 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNS = ROOT / "build" / "runs"
 SERVERS = ROOT / ".nox" / "servers"
 COVERAGE = ROOT / "build" / "coverage" / "data"
-PROCESSES = "3"
+PROCESSES = "4"
 # No branch of these may go untested: they decide who holds a lease and for how long.
 FULLY_COVERED = ["_heartbeat", "_holding", "_lease", "_tenure", "table"]
 

