@@ -51,6 +51,7 @@ _HOWS: Mapping[str, How | None] = {
     "taken_over": "taken_over",
     "joined": "joined",
     "unavailable": None,
+    "resting": None,
 }
 _OUTCOMES: Mapping[str, Outcome] = {"renewed": "renewed", "busy": "busy", "lost": "lost"}
 _STATES: Mapping[str, State] = {"held": "held", "resting": "resting", "free": "free"}
@@ -93,7 +94,7 @@ class LeaseInfo:
 
 
 class ClaimRow(NamedTuple):
-    """The answer of claim.sql; `how` is None where somebody else holds the key."""
+    """The answer of claim.sql; `how` is None where somebody else holds the key, or it is `resting`."""
 
     how: How | None
     holder: str
@@ -102,6 +103,7 @@ class ClaimRow(NamedTuple):
     expires_at: datetime
     expires_in: float
     before: str | None
+    resting: bool = False
 
 
 class RenewRow(NamedTuple):
@@ -191,6 +193,7 @@ def claim_row(row: Sequence[object]) -> ClaimRow:
         _moment(expires),
         _number(float, left),
         None if before is None else _text(before),
+        how == "resting",
     )
 
 

@@ -104,4 +104,4 @@ def _refusal(key: str, row: ClaimRow | None, *, waited: bool) -> LeaseUnavailabl
     kind = LeaseTimeoutError if waited else LeaseUnavailableError
     if row is None:
         return kind(key)
-    return kind(key, row.expires_in, holder=row.holder, fence=row.fence, expires_at=row.expires_at)
+    return kind(key, row.expires_in, holder=row.holder, fence=row.fence, expires_at=row.expires_at, resting=row.resting)

@@ -72,9 +72,10 @@ class LeaseUnavailableError(LeaseError):
         holder: the incumbent's holder, None where a race hid it.
         fence: the incumbent's fence, None where a race hid it.
         expires_at: when the incumbent's row runs out, by the server's clock; None where a race hid it.
+        resting: whether the incumbent has released it, and its min_hold keeps the key shut.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an attribute
         self,
         key: str,
         retry_after: float | None = None,
@@ -82,8 +83,10 @@ class LeaseUnavailableError(LeaseError):
         holder: str | None = None,
         fence: int | None = None,
         expires_at: datetime | None = None,
+        resting: bool = False,
     ) -> None:
         self.key = key
+        self.resting = resting
         self.retry_after = retry_after
         self.holder = holder
         self.fence = fence
@@ -93,7 +96,14 @@ class LeaseUnavailableError(LeaseError):
     def _message(self) -> str:
         if self.holder is None:
             return f"lease {self.key!r} is unavailable: another contender was quicker; try again, or pass wait="
-        until = "" if self.retry_after is None else f" for {max(self.retry_after, 0.0):.3f} s more unless renewed"
+        left = None if self.retry_after is None else f"{max(self.retry_after, 0.0):.3f} s more"
+        if self.resting:
+            until = "" if left is None else f" for {left}"
+            return (
+                f"lease {self.key!r} is unavailable: {self.holder!r} with fence {self.fence} released it,"
+                f" and it rests under its min_hold{until}; try again later, or pass wait="
+            )
+        until = "" if left is None else f" for {left} unless renewed"
         return (
             f"lease {self.key!r} is unavailable: {self.holder!r} has it with fence {self.fence}{until};"
             " try again later, or pass wait="

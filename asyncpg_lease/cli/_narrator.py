@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Final, Protocol, TypeVar
 
 from asyncpg_lease.cli._crew import Event
-from asyncpg_lease.cli._verdict import FaultKind, Finding, Outcome
+from asyncpg_lease.cli._verdict import FaultKind, Outcome
 
 _T = TypeVar("_T")
 _WIDTH: Final = 79
@@ -81,7 +81,7 @@ class Lines:
         _print("Verdict, from what the database and the workers recorded:")
         for finding in outcome.findings:
             _print(f"  {'ok' if finding.ok else 'FAIL':<4}  {finding.rule:<27}  {finding.detail}"[:_WIDTH])
-        _print(sum_up(outcome.findings))
+        _print(sum_up(outcome))
 
     def _print(self, moment: float, who: str, fence: int, left: float | None, what: str) -> None:
         passed = f"{moment - self._start:6.2f}"
@@ -100,10 +100,13 @@ def describe(event: Event, *, late: bool, writes: int) -> str | None:
     return phrase and phrase.format(text=event.text)
 
 
-def sum_up(findings: Sequence[Finding]) -> str:
+def sum_up(outcome: Outcome) -> str:
     """Say the verdict in one line."""
-    green = all(finding.ok for finding in findings)
-    return "GREEN: all of it held." if green else "RED: see the lines that say FAIL."
+    if outcome.green:
+        return "GREEN: all of it held."
+    if not outcome.fenced:
+        return "RED, as it must be without the fence check: see the lines that say FAIL."
+    return "RED: see the lines that say FAIL."
 
 
 def _print(line: str) -> None:

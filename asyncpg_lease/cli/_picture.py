@@ -184,7 +184,8 @@ def _sum_up(outcome: Outcome) -> str:
     if outcome.green:
         return "GREEN: nobody wrote over a successor, and every stale write was refused."
     failed = (f"{finding.rule} {finding.detail}" for finding in outcome.findings if not finding.ok)
-    return f"RED: {outcome.failure or '; '.join(failed)}"
+    word = "RED" if outcome.fenced else "RED, without the fence check"
+    return f"{word}: {outcome.failure or '; '.join(failed)}"
 
 
 def _describe(timeline: Timeline) -> str:

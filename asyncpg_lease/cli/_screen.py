@@ -16,7 +16,7 @@ from asyncpg_lease.cli._crew import Event
 from asyncpg_lease.cli._glyphs import Glyphs, choose_glyphs
 from asyncpg_lease.cli._narrator import Lines, Narrator, sum_up
 from asyncpg_lease.cli._timeline import lay_out
-from asyncpg_lease.cli._verdict import FaultKind, Finding, Outcome
+from asyncpg_lease.cli._verdict import FaultKind, Outcome
 from asyncpg_lease.cli._view import View
 
 _T = TypeVar("_T")
@@ -93,7 +93,7 @@ class Screen:
         width = min(self._console.width, _GREATEST_WIDTH)
         view = View(self._board, self._glyphs)
         chart = Chart(lay_out(outcome.records), width, self._glyphs)
-        ending = [Text(f"RED: {outcome.failure}", "bold red")] if outcome.failure else _tell(outcome.findings)
+        ending = [Text(f"RED: {outcome.failure}", "bold red")] if outcome.failure else _tell(outcome)
         told = view.last_notes() if outcome.failure else []
         for line in (Text(), *told, *chart.lines(), Text(), *ending):
             self._console.print(line, no_wrap=True, overflow="crop")
@@ -119,10 +119,9 @@ async def _end(task: asyncio.Task[object]) -> None:
         task.exception()  # Has been seen: whoever wants it asks for the result.
 
 
-def _tell(findings: Sequence[Finding]) -> list[Text]:
+def _tell(outcome: Outcome) -> list[Text]:
     lines = [Text("Verdict, from what the database and the workers recorded:")]
-    for finding in findings:
+    for finding in outcome.findings:
         word, style = ("ok", "green") if finding.ok else ("FAIL", "bold red")
         lines.append(Text.assemble((f"  {word:<4}  ", style), f"{finding.rule:<27}  {finding.detail}"))
-    green = all(finding.ok for finding in findings)
-    return [*lines, Text(sum_up(findings), "bold green" if green else "bold red")]
+    return [*lines, Text(sum_up(outcome), "bold green" if outcome.green else "bold red")]

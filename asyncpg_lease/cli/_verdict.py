@@ -89,11 +89,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run that is over; `failure` says why it was broken off, where it was."""
+    """A run that is over; `failure` says why it was broken off, where it was, `fenced` whether writes were checked."""
 
     records: Records
     findings: Sequence[Finding]
     failure: str = ""
+    fenced: bool = True
 
     @property
     def green(self) -> bool:

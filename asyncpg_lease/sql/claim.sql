@@ -11,11 +11,11 @@
 --   floor  where new keys start; the lock makes a prune that raises it wait for this insert
 --   fresh  the first row of a key; without a conflict target, so that no race can raise a unique violation
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
--- Answers one row: how (fresh, taken_over, joined, unavailable), holder, fence, acquired_at, expires_at and
+-- Answers one row: how (fresh, taken_over, joined, unavailable, or resting under a min_hold), holder, fence, acquired_at, expires_at and
 -- seconds left, the holder before; or no row, where a race for a new key hid the winner.
 -- Last in each row comes 'stamp', in whose place the library puts this statement's own.
 WITH seen AS (
-    SELECT holder, fence, acquired_at, expires_at FROM lease WHERE key = $1::text
+    SELECT holder, fence, acquired_at, expires_at, released_at FROM lease WHERE key = $1::text
 ), free AS (
     SELECT key, holder, released_at, released_at IS NULL AND expires_at > clock_timestamp() AS live
     FROM lease
@@ -47,7 +47,8 @@ WITH seen AS (
     UNION ALL
     SELECT 'fresh', holder, fence, acquired_at, expires_at, NULL FROM fresh
     UNION ALL
-    SELECT 'unavailable', holder, fence, acquired_at, expires_at, NULL FROM seen
+    SELECT CASE WHEN released_at IS NULL THEN 'unavailable' ELSE 'resting' END, holder, fence, acquired_at, expires_at, NULL
+    FROM seen
     WHERE NOT EXISTS (SELECT FROM taken) AND NOT EXISTS (SELECT FROM fresh)
 )
 SELECT

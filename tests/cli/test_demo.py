@@ -52,6 +52,7 @@ async def test_demo_unfenced_on_a_given_server_ends_red(
     assert _verdict(program) == expected, program.output
     assert max(map(len, program.output.splitlines())) <= 80
     assert "no restart, as the server is yours" in program.output
+    assert "RED, as it must be without the fence check" in program.output
     assert await demo_schemas(bystander.dsn) == []
     assert not scratch.leftovers()
 

@@ -26,6 +26,7 @@ ERRORS: list[LeaseError] = [
     LeaseUnavailableError("k"),
     LeaseUnavailableError("k", 1.5, holder="h/1", fence=7, expires_at=WHEN),
     LeaseUnavailableError("k", -0.2, holder="h/1", fence=7, expires_at=WHEN),
+    LeaseUnavailableError("k", 4.5, holder="h/1", fence=7, expires_at=WHEN, resting=True),
     LeaseTimeoutError("k"),
     LeaseTimeoutError("k", 0.25, holder="h/1", fence=7, expires_at=WHEN),
     *(LeaseLostError("k", "h/1", 7, reason) for reason in REASONS),
@@ -110,6 +111,14 @@ def test_unavailable_says_for_how_long() -> None:
     """The time left is in the message, and never below nought."""
     assert "1.500 s" in str(LeaseUnavailableError("k", 1.5, holder="h/1", fence=7, expires_at=WHEN))
     assert "0.000 s" in str(LeaseUnavailableError("k", -0.2, holder="h/1", fence=7, expires_at=WHEN))
+
+
+def test_unavailable_while_it_rests_says_that_nobody_has_it() -> None:
+    """A key that was released and is kept shut is told from one that is held."""
+    message = str(LeaseUnavailableError("k", 4.5, holder="h/1", fence=7, expires_at=WHEN, resting=True))
+    assert "rests under its min_hold for 4.500 s more" in message
+    assert "has it" not in message
+    assert "renewed" not in message
 
 
 def test_table_error_says_the_table_and_what_to_run() -> None:

@@ -228,7 +228,9 @@ async def test_lease_with_min_hold_keeps_the_key_shut_after_its_release(
     info = await table.get(KEY)
     assert info is not None
     assert info.state == "resting"
-    assert await try_acquire(table, KEY) is None
+    with pytest.raises(LeaseUnavailableError, match="rests under its min_hold") as caught:
+        await acquire(table, KEY)
+    assert caught.value.resting
     async with lease(table, KEY, wait=2) as held:
         assert 0.45 < time.monotonic() - started < 1.2
         assert held.fence == 2

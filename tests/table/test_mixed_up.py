@@ -77,7 +77,7 @@ async def test_claim_answered_by_a_list_is_no_lease(one: Pool, link: Link, obser
         "INSERT INTO lease SELECT $1, 'other/1', 7, clock_timestamp(), clock_timestamp() + interval '60 s'", KEY
     )
     # Its third parameter bounds the rows: as a number of bytes it is what a ttl happens to be.
-    await link.swap(OURS.claim, OURS.list.sql)
+    await link.swap(OURS.claim, OURS.list.sql.replace("$3::text::bigint", "$3::bigint"))
     error = await refusal(acquire(one, KEY))
     assert f"in the claim of '{KEY}'" in "".join(traceback.format_exception(error)), "for which key"
     assert await observe.fence(KEY) == 7
