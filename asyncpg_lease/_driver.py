@@ -6,11 +6,12 @@ import asyncio
 import random
 import ssl
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import asyncpg
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from typing import TypeVar
 
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RETRIED",
+    "Fetcher",
     "Row",
     "Statement",
     "WrongAnswerError",
@@ -53,8 +55,17 @@ def may_have_been_done(error: BaseException) -> bool:
     return not answered
 
 
+class Fetcher(Protocol):
+    """What runs a statement; asyncpg's connections do."""
+
+    async def fetch(
+        self, query: str, /, *args: object, record_class: type[asyncpg.Record]
+    ) -> Sequence[Iterable[object]]:
+        """Run one statement and return its rows."""
+
+
 class Statement(NamedTuple):
-    """A statement, and the stamp that it puts at the end of each row of its answer."""
+    """A statement, and the stamp that it takes as its last argument and puts at the end of each row of its answer."""
 
     sql: str
     stamp: str
@@ -69,38 +80,50 @@ def stamp_of(*parts: str) -> str:
     return sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def stamped(sql: str) -> Statement:
-    """Put its stamp into a statement without parts that vary."""
-    stamp = stamp_of(sql)
-    return Statement(sql.replace("'stamp'", f"'{stamp}'"), stamp)
+def stamped(question: str, *, arguments: int = 0) -> Statement:
+    """Make a statement of a question that changes nothing, has no varying parts, and has no null in its first column.
+
+    Args:
+        question: the SELECT.
+        arguments: how many it takes.
+    """
+    stamp = stamp_of(question)
+    own = f"(VALUES ('{stamp}'::text)) AS own (stamp)"
+    join = f"LEFT JOIN ({question}) AS answer ON ${arguments + 1}::text = own.stamp"
+    return Statement(f"SELECT answer.*, own.stamp FROM {own} {join}", stamp)  # noqa: S608 - of our own making
 
 
-async def ask(connection: Connection, statement: Statement, *args: object) -> list[Row]:
+async def ask(connection: Fetcher, statement: Statement, *args: object) -> list[Row]:
     """Run a statement and return its rows, without the stamp.
 
     The driver prepares statements under names that it counts, so every process has the same ones. A pooler that
     gives a transaction to whichever server link is free, and knows nothing of them, can have the server run what
     another process prepared under that name: a list of keys in place of a claim, or the claim of another table.
-    Its answer may look like a grant, and would be one, but for the stamp.
+    Its answer may look like a grant, and would be one, but for the stamp. As an argument it keeps a statement of
+    ours that runs in the place of another from doing anything.
 
     Raises:
         WrongAnswerError: the answer is another statement's.
         TypeError: codecs of the pool's own for text have made something else of it.
     """
-    msg = "the answer is that of another statement"
+    msg = "the answer is that of another statement, or the connection's class or codecs made something else of it"
     try:
         # Rows of asyncpg's own, since one of the pool's record class may be no sequence at all.
-        rows = [tuple(row) for row in await connection.fetch(statement.sql, *args, record_class=asyncpg.Record)]
+        found = await connection.fetch(statement.sql, *args, statement.stamp, record_class=asyncpg.Record)
+        rows = [tuple(row) for row in found]
     except (AssertionError, BufferError) as error:
         # What the driver makes of a column of another type.
         raise WrongAnswerError(msg) from error
+    if not rows:
+        raise WrongAnswerError(msg)
     for row in rows:
-        found = row[-1] if row else None
-        if found != statement.stamp:
-            if row and (not isinstance(found, (str, int, float)) or str(found).lower() == statement.stamp):
-                raise unreadable(found)
+        stamp = row[-1] if row else None
+        if stamp != statement.stamp:
+            if row and (not isinstance(stamp, (str, int, float)) or str(stamp).lower() == statement.stamp):
+                raise unreadable(stamp)
             raise WrongAnswerError(msg)
-    return [row[:-1] for row in rows]
+    # Where there is nothing to tell it comes in one row of nulls.
+    return [row[:-1] for row in rows if row[0] is not None]
 
 
 def unreadable(value: object) -> TypeError:
@@ -131,7 +154,7 @@ def is_mixed_up(error: BaseException) -> bool:
     )
 
 
-async def ask_again(connection: Connection, statement: Statement, *args: object) -> list[Row]:
+async def ask_again(connection: Fetcher, statement: Statement, *args: object) -> list[Row]:
     """Run a statement, again where somebody else's commit made it fail.
 
     Under READ COMMITTED none of ours does; a default isolation above it lets every contended one.

@@ -8,6 +8,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import is_usable, terminate
 from asyncpg_lease._jobs import Job, deliver
 from asyncpg_lease._tasks import TaskOwner, require_loop, start_timer
@@ -30,6 +31,9 @@ JOBS_IN_A_ROW = 10
 DISMISSAL_DELAY = 0.25
 """Seconds for which a worker may wait for a connection without a job."""
 
+STUCK_AFTER = 1.0
+"""Seconds after which a worker that waits for a connection, though the pool has one to spare, is not counted on."""
+
 LINGERING_TURNS = 2
 """Turns of the loop from an answer to the caller's next call."""
 
@@ -51,10 +55,11 @@ class Connections:
         self._jobs: deque[Job] = deque()
         self._workers: set[asyncio.Task[None]] = set()
         self._lingering = 0
-        # In the order in which they began to wait for a connection.
-        self._queueing: dict[asyncio.Task[None], None] = {}
+        # When each began to wait for a connection, in that order.
+        self._queueing: dict[asyncio.Task[None], float] = {}
         self._at_work: set[asyncio.Task[None]] = set()
         self._dismissal: asyncio.TimerHandle | None = None
+        self._recount: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Connections {self.pool!r}, {len(self._workers)} workers, {len(self._jobs)} jobs waiting>"
@@ -63,7 +68,8 @@ class Connections:
     def state(self) -> str:
         """Say how busy the pool is."""
         busy = self.pool.get_size() - self.pool.get_idle_size()
-        return f"{busy} of the pool's {self.pool.get_max_size()} connections are in use"
+        waiting = f", {len(self._queueing)} wait in its acquire()" if self._queueing else ""
+        return f"{busy} of the pool's {self.pool.get_max_size()} connections are in use{waiting}"
 
     def check_loop(self) -> asyncio.AbstractEventLoop:
         """Return the running loop where it is the pool's.
@@ -143,15 +149,34 @@ class Connections:
 
     def _staff(self) -> None:
         """Have as many workers look for work as there are jobs, and none wait for a connection in vain."""
-        ready = len(self._queueing) + self._lingering
+        if not self._jobs and self._recount is not None:
+            self._recount.cancel()
+            self._recount = None
+        elif self._jobs and self._recount is None:
+            self._recount = start_timer(STUCK_AFTER, self._count_again)
+        ready = len(self._queueing) - self._stuck() + self._lingering
         if len(self._jobs) > ready and len(self._workers) < self.pool.get_max_size():
             worker = self.tasks.start(self._work(), "worker")
             self._workers.add(worker)
-            self._queueing[worker] = None
+            self._queueing[worker] = local_time()
             worker.add_done_callback(self._retire)
         elif len(self._jobs) < len(self._queueing) and self._dismissal is None:
             # Not at once: it may be about to get a connection, or in the middle of making one.
             self._dismissal = start_timer(DISMISSAL_DELAY, self._dismiss)
+
+    def _stuck(self) -> int:
+        """Count the workers that wait for a connection which the pool could have given them.
+
+        A hook of the pool's may not come back, on a dead link above all, and asyncpg bounds none.
+        """
+        if not self._queueing or not self.pool.get_idle_size():
+            return 0
+        since = local_time() - STUCK_AFTER
+        return sum(began <= since for began in self._queueing.values())
+
+    def _count_again(self) -> None:
+        self._recount = None
+        self._staff()
 
     def _dismiss(self) -> None:
         if self._dismissal is not None:
@@ -210,6 +235,13 @@ class Connections:
                 return
             job = self._jobs.popleft()
             self._staff()
+            if connection.is_in_transaction():
+                msg = (
+                    f"the pool {self.pool!r} gives out connections with an open transaction, in which nothing lasts:"
+                    " look at its hooks, init=, setup= and reset="
+                )
+                job.fail(RuntimeError(msg))
+                return
             self._at_work.add(task)
             try:
                 await job.do(connection)

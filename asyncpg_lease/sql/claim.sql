@@ -13,13 +13,16 @@
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
 -- Answers one row: how (fresh, taken_over, joined, unavailable, or resting under a min_hold), holder, fence, acquired_at, expires_at and
 -- seconds left, the holder before; or no row, where a race for a new key hid the winner.
--- Last in each row comes 'stamp', in whose place the library puts this statement's own.
+-- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
+-- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
+-- another statement does nothing, and its answer is not believed.
 WITH seen AS (
     SELECT holder, fence, acquired_at, expires_at, released_at FROM lease WHERE key = $1::text
 ), free AS (
     SELECT key, holder, released_at, released_at IS NULL AND expires_at > clock_timestamp() AS live
     FROM lease
     WHERE key = $1::text AND (expires_at <= clock_timestamp() OR (holder = $2::text AND released_at IS NULL))
+        AND $4::text = 'stamp'
     FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE lease AS target SET
@@ -35,11 +38,11 @@ WITH seen AS (
         CASE WHEN free.live THEN 'joined' WHEN free.released_at IS NULL THEN 'taken_over' ELSE 'fresh' END AS how,
         target.holder, target.fence, target.acquired_at, target.expires_at, free.holder AS before
 ), floor AS (
-    SELECT fence FROM lease WHERE key = '' AND NOT EXISTS (SELECT FROM seen) FOR KEY SHARE
+    SELECT fence FROM lease WHERE key = '' AND NOT EXISTS (SELECT FROM seen) AND $4::text = 'stamp' FOR KEY SHARE
 ), fresh AS (
     INSERT INTO lease (key, holder, fence, acquired_at, expires_at)
     SELECT $1::text, $2::text, coalesce((SELECT fence FROM floor), 0) + 1, clock_timestamp(), clock_timestamp() + make_interval(secs => $3::float8)
-    WHERE NOT EXISTS (SELECT FROM seen)
+    WHERE NOT EXISTS (SELECT FROM seen) AND $4::text = 'stamp'
     ON CONFLICT DO NOTHING
     RETURNING holder, fence, acquired_at, expires_at
 ), result AS (
@@ -59,5 +62,5 @@ SELECT
     extract(epoch FROM expires_at)::float8,
     (extract(epoch FROM expires_at) - extract(epoch FROM clock_timestamp()))::float8,
     before,
-    'stamp'::text
-FROM result
+    stamp
+FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN result ON true

@@ -8,14 +8,19 @@
 -- from being renewed, joined or guarded meanwhile. The microsecond and least() keep lease_validity also for
 -- a lease that is released at once, and after the server's clock stepped back.
 -- Answers one row with the fence that was released, or none where the tenure was over already.
--- Last in each row comes 'stamp', in whose place the library puts this statement's own.
-UPDATE lease SET
-    acquired_at = least(acquired_at, clock_timestamp()),
-    expires_at = greatest(
-        clock_timestamp(),
-        least(acquired_at, clock_timestamp()) + greatest(make_interval(secs => $4::float8), interval '1 microsecond')
-    ),
-    released_at = clock_timestamp()
-WHERE key = $1::text AND holder = $2::text AND fence = coalesce($3::text::bigint, fence)
-    AND released_at IS NULL AND expires_at > clock_timestamp()
-RETURNING fence, 'stamp'::text
+-- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
+-- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
+-- another statement does nothing, and its answer is not believed.
+WITH released AS (
+    UPDATE lease SET
+        acquired_at = least(acquired_at, clock_timestamp()),
+        expires_at = greatest(
+            clock_timestamp(),
+            least(acquired_at, clock_timestamp()) + greatest(make_interval(secs => $4::float8), interval '1 microsecond')
+        ),
+        released_at = clock_timestamp()
+    WHERE key = $1::text AND holder = $2::text AND fence = coalesce($3::text::bigint, fence)
+        AND released_at IS NULL AND expires_at > clock_timestamp() AND $5::text = 'stamp'
+    RETURNING fence
+)
+SELECT released.fence, own.stamp FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN released ON true

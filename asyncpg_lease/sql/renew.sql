@@ -11,11 +11,14 @@
 -- of times, on the new connection of a renewal that is late already.
 -- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, the row's holder
 -- and fence (null where there is no row), and the new expires_at of a renewed one.
--- Last in each row comes 'stamp', in whose place the library puts this statement's own.
+-- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
+-- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
+-- another statement does nothing, and its answer is not believed.
 WITH asked AS (
     SELECT key, holder, fence::bigint, ttl::float8, shared::bool, ordinal
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
         WITH ORDINALITY AS tenure (key, holder, fence, ttl, shared, ordinal)
+    WHERE $6::text = 'stamp'
 ), locked AS (
     SELECT target.key, asked.ordinal, asked.ttl, asked.shared
     FROM asked JOIN lease AS target ON target.key = asked.key
@@ -43,8 +46,9 @@ SELECT
     target.holder,
     target.fence,
     extract(epoch FROM renewed.expires_at)::float8,
-    'stamp'::text
-FROM asked
+    own.stamp
+FROM (VALUES ('stamp'::text)) AS own (stamp)
+LEFT JOIN asked ON true
 LEFT JOIN lease AS target ON target.key = asked.key
 LEFT JOIN renewed ON renewed.key = asked.key
 ORDER BY asked.ordinal

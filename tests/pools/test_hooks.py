@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 
 import asyncpg
 import pytest
@@ -63,3 +65,44 @@ async def test_reset_that_fails_takes_no_answer_back(make_pool: MakePool, observ
     reset.fails = True
     await walk_through_a_life(LeaseTable(await make_pool(reset=reset), poll=0.05), observe)
     assert reset.failed > 10
+
+
+@pytest.mark.usefixtures("table")
+async def test_setup_that_never_comes_back_on_one_connection_costs_no_lease(make_pool: MakePool) -> None:
+    """A worker that is stuck in the hook of a dead link is not counted on while the pool has others."""
+    hanging, released = asyncio.Event(), asyncio.Event()
+
+    async def setup(_connection: PooledConnection) -> None:
+        if hanging.is_set():
+            hanging.clear()
+            await released.wait()
+
+    pool = await make_pool(setup=setup, min_size=3, max_size=3)
+    told = Recorder()
+    async with lease(pool, "k", ttl=6, heartbeat=0.2, observer=told) as held:
+        await until(lambda: told.of(Renewed))
+        hanging.set()
+        await until(lambda: not hanging.is_set())
+        renewals = len(told.of(Renewed))
+        await until(lambda: len(told.of(Renewed)) > renewals + 3)
+        assert held.is_held
+    assert told.of(Lost) == []
+    released.set()
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("hook", ["setup", "init"])
+async def test_pool_that_gives_out_open_transactions_is_refused(
+    make_pool: MakePool, observe: Observer, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    """A claim in a transaction that is rolled back later would be held by nobody but its holder."""
+    # asyncpg has something to say about such a pool as well.
+    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", True)
+
+    async def begin(connection: PooledConnection | Connection) -> None:
+        await connection.execute("BEGIN")
+
+    pool = await make_pool(**{hook: begin}, min_size=1, max_size=1)
+    with pytest.raises(RuntimeError, match="open transaction"):
+        await acquire(LeaseTable(pool, schema="public"), "k", wait=30)
+    assert await observe.rows() == []

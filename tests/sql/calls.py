@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import asyncpg
 
+from asyncpg_lease._driver import ask
 from asyncpg_lease._statements import ClaimRow, RenewRow, Statements, claim_row, renew_rows
 from tests.support.typing import Connection, PooledConnection
 
@@ -31,8 +32,8 @@ class Asked:
 
 async def claim(session: Session, key: str, holder: str = "me", ttl: float = 60.0) -> ClaimRow | None:
     """Run claim.sql; None where it answers no row."""
-    rows = await session.fetch(STATEMENTS.claim.sql, key, holder, ttl)
-    return claim_row(tuple(rows[0])[:-1]) if rows else None
+    rows = await ask(session, STATEMENTS.claim, key, holder, ttl)
+    return claim_row(rows[0]) if rows else None
 
 
 async def claim_granted(session: Session, key: str, holder: str = "me", ttl: float = 60.0) -> ClaimRow:
@@ -53,15 +54,16 @@ async def claim_refused(session: Session, key: str, holder: str = "me", ttl: flo
 
 async def renew(session: Session, *asked: Asked) -> list[RenewRow]:
     """Run renew.sql for all these tenures at once."""
-    rows = await session.fetch(
-        STATEMENTS.renew.sql,
+    rows = await ask(
+        session,
+        STATEMENTS.renew,
         [one.key for one in asked],
         [one.holder for one in asked],
         [str(one.fence) for one in asked],
         [repr(one.ttl) for one in asked],
         [str(one.shared) for one in asked],
     )
-    return renew_rows([tuple(row)[:-1] for row in rows])
+    return renew_rows(rows)
 
 
 async def outcome(session: Session, asked: Asked) -> str:
@@ -75,10 +77,8 @@ async def release(
     session: Session, key: str, holder: str = "me", fence: int | None = 1, min_hold: float = 0.0
 ) -> int | None:
     """Run release.sql; the fence that was released, or None."""
-    fence_released: int | None = await session.fetchval(
-        STATEMENTS.release.sql, key, holder, None if fence is None else str(fence), min_hold
-    )
-    return fence_released
+    rows = await ask(session, STATEMENTS.release, key, holder, None if fence is None else str(fence), min_hold)
+    return int(rows[0][0]) if rows else None
 
 
 async def until_blocked(watcher: Connection, session: Session) -> None:

@@ -21,6 +21,8 @@ from tests.support.typing import Pool
 KEY = "k"
 OURS = Statements.bound_to('"public"."lease"')
 OTHERS = Statements.bound_to('"public"."other"')
+# More than any statement of ours takes.
+PARAMETERS = ", ".join(f"${number}::text" for number in range(1, 9))
 SETTING = "asyncpg.create_pool(..., statement_cache_size=0)"
 
 
@@ -106,6 +108,48 @@ async def test_renewal_in_another_table_is_no_loss(one: Pool, link: Link) -> Non
     assert held.lost is None
 
 
+async def test_release_that_runs_in_another_table_ends_no_tenure_there(
+    one: Pool, link: Link, observe: Observer
+) -> None:
+    """One of our statements that runs in the place of another does nothing, were key, holder and fence the same."""
+    recorder = Recorder()
+    held = await acquire(one, KEY, ttl=1, holder="cron", observer=recorder)
+    await observe.connection.execute("INSERT INTO other SELECT * FROM lease WHERE key = $1", KEY)
+    await observe.connection.execute("UPDATE other SET expires_at = clock_timestamp() + interval '60 s'")
+    await link.swap(OURS.release, OTHERS.release.sql)
+    with suppress(LeaseTableError):
+        await held.release()
+    await until(lambda: recorder.of(ReleaseFailed))
+    assert SETTING in recorder.of(ReleaseFailed)[0].error
+    row = await observe.connection.fetchrow("SELECT released_at, expires_at > clock_timestamp() FROM other")
+    assert tuple(row or ()) == (None, True)
+
+
+async def test_claim_that_runs_in_another_table_claims_nothing_there(one: Pool, link: Link, observe: Observer) -> None:
+    """No row is left behind in a table that nobody meant."""
+    await link.swap(OURS.claim, OTHERS.claim.sql)
+    await refusal(acquire(one, KEY))
+    assert await observe.connection.fetch("SELECT FROM other WHERE key = $1", KEY) == []
+
+
+NOTHING = {
+    "get": "SELECT 'nothing' WHERE concat($1::text, $2::text) = ''",
+    "list": "SELECT 'nothing' WHERE concat($1::text, $2::text, $3::text, $4::text) = ''",
+}
+
+
+@pytest.mark.parametrize("name", ["get", "list"])
+@pytest.mark.parametrize("there", ["another table", "no rows"])
+async def test_question_that_is_answered_with_nothing_by_another_statement_is_not_answered(
+    one: Pool, link: Link, name: str, there: str
+) -> None:
+    """An answer without rows is believed as little as one with another stamp."""
+    other: Statement = getattr(OTHERS, name)
+    await link.swap(getattr(OURS, name), other.sql if there == "another table" else NOTHING[name])
+    table = LeaseTable(one, schema="public")
+    await refusal(table.get(KEY) if name == "get" else table.leases())
+
+
 async def test_release_without_its_statement_names_the_setting(one: Pool, link: Link, observe: Observer) -> None:
     """A release whose statement is gone leaves the row to its ttl, and the log names the setting."""
     recorder = Recorder()
@@ -131,7 +175,10 @@ VERBS: dict[str, tuple[Statement, Callable[[Pool], Awaitable[object]]]] = {
     ("put", "cause"),
     [
         (None, asyncpg.InvalidSQLStatementNameError),
-        ("SELECT $1::text, $2::text, $3::text, $4::text", asyncpg.ProtocolViolationError),
+        (
+            "SELECT concat($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text)",
+            asyncpg.ProtocolViolationError,
+        ),
     ],
 )
 async def test_verb_without_its_statement_names_the_setting(
