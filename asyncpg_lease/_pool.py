@@ -262,7 +262,7 @@ class Connections:
     async def _hand_back(self, connection: Connection) -> None:
         fuse = start_timer(HAND_BACK_LIMIT, terminate, connection)
         try:
-            await self.pool.release(connection)
+            await self.pool.release(connection, timeout=HAND_BACK_LIMIT)
         except Exception:
             # The pool has closed the connection. What the jobs answered stands all the same.
             logger.debug("connection not reset, closed instead", exc_info=True)

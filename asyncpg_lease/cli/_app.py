@@ -8,7 +8,7 @@ from typing import Annotated
 import asyncpg
 import typer
 
-from asyncpg_lease.cli._demo import run_demo
+from asyncpg_lease.cli._demo import DsnError, run_demo
 from asyncpg_lease.cli._file import check_writable, write_whole
 from asyncpg_lease.cli._picture import draw_picture
 from asyncpg_lease.cli._server import EmbeddedServerError
@@ -75,6 +75,8 @@ async def _demo_status(dsn: str | None, svg: Path | None, *, fenced: bool) -> in
     except StoryError as error:
         typer.echo(f"RED: {error}")
         return _RED
+    except DsnError as error:
+        _give_up(str(error))
     except (EmbeddedServerError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         if isinstance(error, BrokenPipeError):
             raise

@@ -22,6 +22,10 @@ _TTL = 2.0
 _DROP_TIMEOUT = 5.0
 
 
+class DsnError(Exception):
+    """The DSN is none."""
+
+
 async def run_demo(dsn: str | None, *, fenced: bool) -> Outcome:
     """Run the demo and show it.
 
@@ -30,6 +34,7 @@ async def run_demo(dsn: str | None, *, fenced: bool) -> Outcome:
         fenced: whether the writes check the fence.
 
     Raises:
+        DsnError: the DSN cannot be read.
         EmbeddedServerError: the embedded server is missing or does not start.
         StoryError: the schema could not be dropped, after nothing had been done.
     """
@@ -49,9 +54,10 @@ async def _perform(narrator: Narrator, dsn: str | None, planned: Sequence[FaultK
             if dsn is None:
                 server = await stack.enter_async_context(_embedded_server())
                 dsn, restart = server.dsn, server.restart_immediately
-            pool = await stack.enter_async_context(asyncpg.create_pool(dsn, min_size=0, max_size=1))
-            version = await pool.fetchval("SELECT current_setting('server_version')")
-            narrator.act(f"PostgreSQL {version} is there")
+            # Without the cache, so that a pooler of transactions may be in between.
+            creating = asyncpg.create_pool(dsn, min_size=0, max_size=1, statement_cache_size=0)
+            pool = await stack.enter_async_context(creating)
+            narrator.act(f"PostgreSQL {await _ask_version(pool)} is there")
             schema = await stack.enter_async_context(_schema(pool, narrator, dropped=not embedded))
             ledger = Ledger(pool, schema, fenced=fenced)
             await LeaseTable(pool, schema=schema).create()
@@ -78,6 +84,18 @@ async def _tell(story: Story, ledger: Ledger, planned: Sequence[FaultKind]) -> O
         return Outcome(replace(records, tenures=story.tenures, faults=story.faults), (), str(error))
     records = Records(await ledger.attempts(), story.tenures, story.faults, await ledger.releases(), WORKERS)
     return Outcome(records, judge(records, planned))
+
+
+async def _ask_version(pool: "asyncpg.Pool[asyncpg.Record]") -> str:
+    try:
+        version: str = await pool.fetchval("SELECT current_setting('server_version')")
+    except asyncpg.InterfaceError:
+        raise
+    except ValueError as error:
+        # Python's own, about the DSN; it may have a part of the password in it.
+        message = "the DSN cannot be read: percent-encode what is special in its user, password and host"
+        raise DsnError(message) from error
+    return version
 
 
 @asynccontextmanager

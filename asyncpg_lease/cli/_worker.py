@@ -147,7 +147,7 @@ async def _open_stdin() -> asyncio.StreamReader:
 
 
 async def _serve(order: Order, finish: asyncio.Event) -> None:
-    async with asyncpg.create_pool(order.dsn, min_size=1, max_size=2) as pool:
+    async with asyncpg.create_pool(order.dsn, min_size=1, max_size=2, statement_cache_size=0) as pool:
         table = LeaseTable(pool, schema=order.schema, poll=_POLL)
         try:
             await _Worker(order, table, Ledger(pool, order.schema, fenced=order.fenced), finish).compete()
@@ -180,4 +180,9 @@ if __name__ == "__main__":
     logging.getLogger("asyncpg_lease").addHandler(_EventHandler(logging.WARNING))
     # The driver's traces of a server that is away add nothing: each write that fails is an event.
     logging.getLogger("asyncpg").addHandler(logging.NullHandler())
-    asyncio.run(_main())
+    try:
+        asyncio.run(_main())
+    except Exception as error:
+        # A live screen hides the traceback; this goes with what is left of it.
+        _say("logged", text=f"{type(error).__name__}: {error}")
+        raise

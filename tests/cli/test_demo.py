@@ -84,13 +84,14 @@ def test_demo_whose_worker_dies_by_itself_ends_red(
     assert not scratch.leftovers()
 
 
-@pytest.mark.parametrize("dsn", ["postgresql://127.0.0.1:1/none", "not a dsn"])
+@pytest.mark.parametrize("dsn", ["postgresql://127.0.0.1:1/none", "not a dsn", "postgresql://u:s3cret/pw@h/x"])
 def test_demo_on_a_server_that_is_not_there_says_so(dsn: str, run_demo: Callable[..., Program]) -> None:
     """A server that cannot be used is neither green nor red."""
     program = run_demo("--dsn", dsn)
     assert program.finish() == 2
     assert "asyncpg-lease demo: " in program.output
     assert "Traceback" not in program.output
+    assert "s3cret" not in program.output
 
 
 @pytest.mark.parametrize("tool", ["typer", "rich"])

@@ -142,18 +142,18 @@ async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_and_cancels(
     ended_by_itself = False
 
     def job(held: Lease) -> None:
-        time.sleep(0.7)
+        time.sleep(1.2)
         try:
             held.raise_if_lost()
         except Exception as error:  # noqa: BLE001 - judged by the test
             told.append(error)
 
-    held = await acquire(table, "key", ttl=0.5)
+    held = await acquire(table, "key", ttl=1)
     with pytest.raises(LeaseLostError):
         async with held:
             working = asyncio.create_task(asyncio.to_thread(job, held))
             await asyncio.sleep(0.05)
-            time.sleep(1.0)  # The loop stands still until the thread has asked
+            time.sleep(1.5)  # The loop stands still until the thread has asked
             await asyncio.wait([working])
             await asyncio.sleep(5)
             ended_by_itself = True

@@ -105,7 +105,7 @@ CODECS: dict[str, Options] = {
     "timestamptz in tuples": {
         "init": codec("timestamptz", encoder=lambda moment: (moment,), decoder=str, format="tuple")
     },
-    "timestamptz refused": {"init": codec("timestamptz", "interval", "numeric", "bool", "oid", "name", **REFUSED)},
+    "timestamptz refused": {"init": codec("timestamptz", "interval", "numeric", "bool", "oid", **REFUSED)},
     "interval in seconds": {"init": codec("interval", encoder=timedelta.total_seconds, decoder=str)},
     "json by its library": {"setup": codec("json", "jsonb", encoder=json.dumps, decoder=json.loads)},
     "text of its own": {"init": codec("text", encoder=str, decoder=Text)},

@@ -16,7 +16,7 @@ def library_tasks() -> list[asyncio.Task[object]]:
     return [task for task in asyncio.all_tasks() if task.get_name().startswith(PREFIX)]
 
 
-async def expect_no_tasks(*, within: float = 6) -> None:
+async def expect_no_tasks(*, within: float = 12) -> None:
     """Fail unless all tasks of the library's end by themselves within so many seconds.
 
     The longest is the hand-back of a connection, which is closed after 5 s: so long does a pool of asyncpg's before

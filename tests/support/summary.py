@@ -48,16 +48,17 @@ class _Collector:
         self.notes.poolers.update(output.get("poolers", ()))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the lines and write the file."""
-    lines = [*config.stash[NOTES].lines(), *_skipped(terminalreporter)]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """Print the lines, and write the file where all that ran has passed."""
+    # Sorted, since tests that run at once are told of in any order.
+    lines = [*config.stash[NOTES].lines(), *sorted(_skipped(terminalreporter))]
     terminalreporter.section("what ran")
     for line in lines:
         terminalreporter.line(line)
     # For people alone: they change from day to day, and what CI compares does not.
     terminalreporter.line("versions: " + ", ".join(f"{name} {number}" for name, number in versions().items()))
     path: Path | None = config.getoption("--runs")
-    if path is not None:
+    if path is not None and exitstatus == pytest.ExitCode.OK:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in lines))
 
