@@ -8,6 +8,7 @@ import inspect
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -32,10 +33,12 @@ from tests.support.typing import Pool
 
 pytest_plugins = ["pytester", "tests.support.options", "tests.support.summary"]
 
-# A shell's background job (`nox &` in a script) starts with SIGINT ignored, which children inherit through exec;
-# Python leaves it so, and no Ctrl-C would reach the processes that the tests interrupt. A handler is not inherited.
+# A shell's background job (`nox &` in a script) starts with SIGINT ignored, and one under nohup with SIGHUP, which
+# children inherit through exec; Python leaves it so, and neither would reach the processes that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class MakePool(Protocol):

@@ -40,7 +40,7 @@ async def slow_pool(make_pool: MakePool, proxy: Proxy) -> Pool:
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("cancels", [(0.1,), (0.1, 0.2, 0.3), (0.0, 0.01, 0.3)])
+@pytest.mark.parametrize("cancels", [(0.1,), (0.1, 0.2, 0.3), (0.0, 0.01, 0.2)])
 @pytest.mark.parametrize("way", ["delay_replies", "delay_requests"])
 async def test_exit_cancelled_during_the_release_finishes_it_first(
     make_pool: MakePool, proxy: Proxy, observe: Observer, cancels: tuple[float, ...], way: str
@@ -49,11 +49,13 @@ async def test_exit_cancelled_during_the_release_finishes_it_first(
     pool = await slow_pool(make_pool, proxy)
     leaving = asyncio.Event()
     seen: list[object] = []
+    # Half a second after its first cancellation an exit waits no longer.
+    delay = 0.5 if cancels[0] else 0.3
 
     async def job() -> None:
         try:
             async with lease(pool, KEY, ttl=30):
-                setattr(proxy, way, 0.5)
+                setattr(proxy, way, delay)
                 leaving.set()
         except BaseException as error:
             seen.extend([type(error), here().cancelling(), await observe.is_free(KEY)])
@@ -67,7 +69,7 @@ async def test_exit_cancelled_during_the_release_finishes_it_first(
         task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert 0.45 < time.monotonic() - started < 1.2
+    assert delay - 0.05 < time.monotonic() - started < delay + 0.7
     assert seen == [asyncio.CancelledError, len(cancels), True]
     setattr(proxy, way, 0)
 

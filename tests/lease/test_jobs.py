@@ -103,7 +103,8 @@ async def test_job_whose_limit_is_over_while_queued_is_not_done(make_pool: MakeP
         await until(lambda: done, within=1)
     (error,) = done
     assert isinstance(error, TimeoutError)
-    assert str(error) == "no connection for the question within 0.100 s: 1 of the pool's 1 connections are in use"
+    busy = "1 of the pool's 1 connections are in use, 1 wait in its acquire()"
+    assert str(error) == f"no connection for the question within 0.100 s: {busy}"
     await until(lambda: not library_tasks())
     assert len(done) == 1
 

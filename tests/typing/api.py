@@ -156,6 +156,7 @@ async def errors(pool: asyncpg.Pool) -> None:
     except LeaseUnavailableError as error:
         assert_type(error.key, str)
         assert_type(error.retry_after, float | None)
+        assert_type(error.resting, bool)
         assert_type(error.holder, str | None)
         assert_type(error.fence, int | None)
         assert_type(error.expires_at, datetime | None)
