@@ -41,6 +41,10 @@ if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+# What asyncpg leaves behind where a connection is given up while it asks for TLS: a future that nobody looks at again.
+ABANDONED = "unexpected connection_lost() call"
+
+
 class MakePool(Protocol):
     """Makes pools that are closed at the end of the test."""
 
@@ -89,7 +93,7 @@ def nothing_unheard() -> Iterator[None]:
     yield
     logger.removeHandler(handler)
     gc.collect(1)
-    assert complaints == []
+    assert [complaint for complaint in complaints if ABANDONED not in complaint] == []
 
 
 @pytest.fixture(scope="session")
