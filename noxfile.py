@@ -210,7 +210,8 @@ def servers(session: nox.Session, major: str) -> None:
 def containers(session: nox.Session, image: str) -> None:
     """Run the life of a lease on images of PostgreSQL, those in ASYNCPG_LEASE_TEST_IMAGES or the official ones."""
     session.install(*group("containers"))
-    run_suite(session, *IN_A_CONTAINER, program=["tests.containers.run", image])
+    # One test at a time: all processes would share the one server, and some tests count what all of it does.
+    run_suite(session, *IN_A_CONTAINER, program=["tests.containers.run", image], processes="0")
 
 
 @nox.session
@@ -277,7 +278,11 @@ def skip(session: nox.Session, reason: str) -> NoReturn:
 
 
 def run_suite(
-    session: nox.Session, *options: str, program: Sequence[str] = ("pytest",), versions: Sequence[str] = ()
+    session: nox.Session,
+    *options: str,
+    program: Sequence[str] = ("pytest",),
+    versions: Sequence[str] = (),
+    processes: str = PROCESSES,
 ) -> None:
     """Install the wheel and run the suite from outside the checkout, several tests at once.
 
@@ -285,7 +290,7 @@ def run_suite(
     """
     install_package(session, *versions)
     # With a space in place of =, a path that exists would pass for the place of the tests.
-    run = ["--numprocesses", PROCESSES, f"--runs={runs_file(session)}"]
+    run = ["--numprocesses", processes, f"--runs={runs_file(session)}"]
     with outside_the_checkout() as copy, session.chdir(copy):
         env = {"ASYNCPG_LEASE_TEST_INSTALLED": "1", "COVERAGE_FILE": str(COVERAGE)}
         session.run("python", "-m", *program, *options, *(session.posargs or run), env=env)
