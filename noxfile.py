@@ -39,7 +39,7 @@ ONCE = [
 ]
 # These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
 ON_THE_SERVER = ["tests/sql", "tests/table"]
-ON_THE_DRIVER = ["tests/faulty", "tests/pools"]
+ON_THE_DRIVER = ["tests/cancellation", "tests/faulty", "tests/pools"]
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
 IN_A_CONTAINER = ["tests/containers", "tests/sql", "tests/table", "tests/lease/test_life_cycle.py"]
 
