@@ -58,7 +58,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     # For people alone: they change from day to day, and what CI compares does not.
     terminalreporter.line("versions: " + ", ".join(f"{name} {number}" for name, number in versions().items()))
     path: Path | None = config.getoption("--runs")
-    if path is not None and exitstatus == pytest.ExitCode.OK:
+    # A process of pytest-xdist's knows of its own tests alone, and may have had none.
+    if path is not None and exitstatus == pytest.ExitCode.OK and not hasattr(config, "workerinput"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in lines))
 
