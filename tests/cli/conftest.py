@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
@@ -24,7 +25,7 @@ if sys.platform == "win32":
 else:
     import pwd
 
-_PATIENCE = 45.0
+PATIENCE = 45.0
 
 
 class Scratch:
@@ -73,12 +74,44 @@ class Scratch:
         wait_until(lambda: not self.leftovers(), seconds)
 
 
-class Program:
+class Watched:
+    """A process under test, and a thread that runs `read` for as long as it writes.
+
+    Args:
+        process: the process.
+        read: reads all that it writes.
+        let_go: closes what it was read from.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[Any], read: Callable[[], object], let_go: Callable[[], object]
+    ) -> None:
+        self.process = process
+        self._let_go = let_go
+        self._reader = threading.Thread(target=read)
+        self._reader.start()
+
+    def finish(self) -> int:
+        """Wait for its end, and return its status."""
+        status = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return status
+
+    def close(self) -> None:
+        """End it in any case."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE)
+        self._let_go()
+
+
+class Program(Watched):
     """A program under test, whose lines are read as they come."""
 
     def __init__(self, command: Sequence[str], scratch: Scratch, **options: object) -> None:
         self._lines: list[str] = []
-        self.process = subprocess.Popen(  # type: ignore[call-overload]
+        process: subprocess.Popen[str] = subprocess.Popen(  # type: ignore[call-overload]
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -86,8 +119,8 @@ class Program:
             cwd=scratch.folder,
             **{"env": scratch.environment()} | options,
         )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        assert process.stdout is not None
+        super().__init__(process, partial(self._lines.extend, process.stdout), process.stdout.close)
 
     @property
     def output(self) -> str:
@@ -96,28 +129,11 @@ class Program:
 
     def wait_for(self, text: str) -> None:
         """Wait until it has printed this text."""
-        wait_until(lambda: text in self.output, _PATIENCE, lambda: f"{text!r} not in:\n{self.output}")
+        wait_until(lambda: text in self.output, PATIENCE, lambda: f"{text!r} not in:\n{self.output}")
 
     def send(self, signum: int) -> None:
         """Send it a signal."""
         self.process.send_signal(signum)
-
-    def finish(self) -> int:
-        """Wait for its end, and return its status."""
-        status: int = self.process.wait(_PATIENCE)
-        self._reader.join(_PATIENCE)
-        return status
-
-    def close(self) -> None:
-        """End it in any case."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join(_PATIENCE)
-        self.process.stdout.close()
-
-    def _read(self) -> None:
-        self._lines.extend(self.process.stdout)
 
 
 class Unprivileged(NamedTuple):

@@ -7,18 +7,18 @@ import termios
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pyte
 
-from tests.cli.conftest import Scratch, wait_until
+from tests.cli.conftest import PATIENCE, Scratch, Watched, wait_until
 
-_PATIENCE = 45.0
 _ENTER, _LEAVE, _SHOW_CURSOR, _HIDE_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?25l"
 # Wider than any line of the demo may be: what was meant to be one line stays one.
 _WIDE, _TALL = 400, 100
 
 
-class Terminal:
+class Terminal(Watched):
     """Runs a command in a terminal of a size.
 
     Args:
@@ -39,7 +39,7 @@ class Terminal:
         self.resize(*size)
         # Whatever the terminal of the tests is, it is not this one.
         plain = {name: value for name, value in scratch.environment().items() if name not in {"COLUMNS", "LINES"}}
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=slave,
             stdout=slave,
@@ -49,8 +49,7 @@ class Terminal:
             start_new_session=True,
         )
         os.close(slave)
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        super().__init__(process, self._read, partial(os.close, self._master))
 
     def resize(self, columns: int, rows: int) -> None:
         """Give the terminal another size, as its user does."""
@@ -108,7 +107,7 @@ class Terminal:
             seen[:] = self.lines
             return any(text in line for line in seen)
 
-        wait_until(is_seen, _PATIENCE, lambda: f"{text!r} not in:\n" + "\n".join(seen))
+        wait_until(is_seen, PATIENCE, lambda: f"{text!r} not in:\n" + "\n".join(seen))
         return seen
 
     def watch(self, observe: Callable[[list[str]], None]) -> int:
@@ -122,20 +121,6 @@ class Terminal:
     def press_ctrl_c(self) -> None:
         """Do what a terminal does: the whole group in front gets it."""
         os.killpg(self.process.pid, signal.SIGINT)
-
-    def finish(self) -> int:
-        """Wait for the end of the program, and return its status."""
-        status = self.process.wait(_PATIENCE)
-        self._reader.join(_PATIENCE)
-        return status
-
-    def close(self) -> None:
-        """End the program in any case."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join(_PATIENCE)
-        os.close(self._master)
 
     def _read(self) -> None:
         # Where nobody has it open any more a terminal's other side is an error on Linux, and an end elsewhere.

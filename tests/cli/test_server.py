@@ -123,6 +123,7 @@ def test_server_whose_starter_is_killed_leaves_nothing(scratch: Scratch, run: Ca
     assert scratch.processes()
     program.send(signal.SIGKILL)
     program.finish()
+    assert program.process.stdin is not None
     program.process.stdin.close()
     scratch.wait_until_empty()
 
