@@ -99,8 +99,9 @@ async def ask(connection: Fetcher, statement: Statement, *args: object) -> list[
     The driver prepares statements under names that it counts, so every process has the same ones. A pooler that
     gives a transaction to whichever server link is free, and knows nothing of them, can have the server run what
     another process prepared under that name: a list of keys in place of a claim, or the claim of another table.
-    Its answer may look like a grant, and would be one, but for the stamp. As an argument it keeps a statement of
-    ours that runs in the place of another from doing anything.
+    Its answer may look like a grant, and would be one, but for the stamp at the end of each row. As an argument the
+    stamp keeps a statement of ours that runs in the place of another from doing anything. Each answers one row at
+    least, of nulls where there is nothing to tell, so that another's silence is not believed either.
 
     Raises:
         WrongAnswerError: the answer is another statement's.

@@ -11,11 +11,9 @@
 --   floor  where new keys start; the lock makes a prune that raises it wait for this insert
 --   fresh  the first row of a key; without a conflict target, so that no race can raise a unique violation
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
--- Answers one row: how (fresh, taken_over, joined, unavailable, or resting under a min_hold), holder, fence, acquired_at, expires_at and
--- seconds left, the holder before; or no row, where a race for a new key hid the winner.
--- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
--- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
--- another statement does nothing, and its answer is not believed.
+-- Answers one row: how (fresh, taken_over, joined, unavailable, or resting under a min_hold), holder, fence,
+-- acquired_at, expires_at and seconds left, the holder before; nulls where a race for a new key hid the winner.
+-- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH seen AS (
     SELECT holder, fence, acquired_at, expires_at, released_at FROM lease WHERE key = $1::text
 ), free AS (

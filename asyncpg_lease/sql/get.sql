@@ -2,10 +2,8 @@
 --
 -- Invariant: reads only. Whether a row is held is the server's clock's word: held (live), resting (released,
 -- kept shut by min_hold) or free (run out).
--- Answers key, holder, fence, acquired_at, expires_at, seconds left, state; no row for a key never claimed.
--- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
--- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
--- another statement does nothing, and its answer is not believed.
+-- Answers key, holder, fence, acquired_at, expires_at, seconds left, state; nulls for a key never claimed.
+-- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 SELECT
     key,
     holder,

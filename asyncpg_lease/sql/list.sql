@@ -3,10 +3,8 @@
 --
 -- Invariant: reads only, and leaves the reserved row out. A prefix is a range of the primary key's "C" order,
 -- so it is found by the index.
--- Answers rows of key, holder, fence, acquired_at, expires_at, seconds left, state.
--- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
--- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
--- another statement does nothing, and its answer is not believed.
+-- Answers rows of key, holder, fence, acquired_at, expires_at, seconds left, state, or one of nulls.
+-- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 SELECT page.*, own.stamp
 FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN LATERAL (
     SELECT

@@ -7,10 +7,8 @@
 -- The row runs out now, or when min_hold counted from acquired_at is over. released_at keeps a resting row
 -- from being renewed, joined or guarded meanwhile. The microsecond and least() keep lease_validity also for
 -- a lease that is released at once, and after the server's clock stepped back.
--- Answers one row with the fence that was released, or none where the tenure was over already.
--- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
--- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
--- another statement does nothing, and its answer is not believed.
+-- Answers one row with the fence that was released, or a null where the tenure was over already.
+-- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH released AS (
     UPDATE lease SET
         acquired_at = least(acquired_at, clock_timestamp()),

@@ -11,9 +11,7 @@
 -- of times, on the new connection of a renewal that is late already.
 -- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, the row's holder
 -- and fence (null where there is no row), and the new expires_at of a renewed one.
--- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
--- of the answer, which has one row at least, of nulls where there is nothing to tell: what was carried out in the place of
--- another statement does nothing, and its answer is not believed.
+-- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH asked AS (
     SELECT key, holder, fence::bigint, ttl::float8, shared::bool, ordinal
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
