@@ -12,6 +12,8 @@ T = TypeVar("T")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 VARIABLE = "ASYNCPG_LEASE_TEST_LOOP"
+EARLY = 0.01
+"""How many seconds a timer may fire before its time: uvloop counts whole milliseconds, and begins with one of them."""
 _EAGER: Any = getattr(asyncio, "eager_task_factory", None)
 
 
