@@ -13,6 +13,7 @@ from asyncpg_lease._statements import LeaseInfo
 from asyncpg_lease.errors import (
     LeaseError,
     LeaseLostError,
+    LeaseSnapshotError,
     LeaseTableError,
     LeaseTimeoutError,
     LeaseUnavailableError,
@@ -29,6 +30,7 @@ __all__ = [
     "LeaseError",
     "LeaseInfo",
     "LeaseLostError",
+    "LeaseSnapshotError",
     "LeaseTable",
     "LeaseTableError",
     "LeaseTimeoutError",

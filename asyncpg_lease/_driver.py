@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    AnyConnection: TypeAlias = asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]
     # A pool of one's own record class is no pool of plain records to a type checker. Either is welcome, and what the
     # rows are is nobody's business here: public signatures name it, nothing below them does.
     RecordT = TypeVar("RecordT", bound=asyncpg.Record)
@@ -173,7 +174,7 @@ async def ask_again(connection: Fetcher, statement: Statement, *args: object) ->
     return await ask(connection, statement, *args)
 
 
-def is_usable(connection: Connection) -> bool:
+def is_usable(connection: AnyConnection) -> bool:
     """Tell whether a connection in hand is open still; a pool takes one that was closed out of our hands."""
     try:
         return not connection.is_closed()
@@ -181,7 +182,7 @@ def is_usable(connection: Connection) -> bool:
         return False
 
 
-def terminate(connection: Connection) -> None:
+def terminate(connection: AnyConnection) -> None:
     """Close a connection at once, which ends the statement that is under way on it."""
     if is_usable(connection):
         connection.terminate()

@@ -94,6 +94,11 @@ class Heartbeat:
             self._lose("unreachable", None, self._error)
         return True
 
+    def report_loss(self, holder: str | None, fence: int | None) -> None:
+        """Report the loss that the row's holder and fence (None: no row) are evidence of."""
+        if not self._over:
+            self._lose(*loss_of(self.tenure, holder, fence), self._error)
+
     def report_late(self, blocked: float, now: float) -> None:
         """Report that the loop stood still, where that is much for this lease."""
         if blocked >= self.trust.late_limit:
@@ -145,8 +150,7 @@ class Heartbeat:
         if self._over:
             return
         if renewal.row.outcome == "lost":
-            reason, taken_by = loss_of(self.tenure, renewal.row.holder, renewal.row.fence)
-            self._lose(reason, taken_by, self._error)
+            self.report_loss(renewal.row.holder, renewal.row.fence)
         elif renewal.row.outcome == "renewed":
             now = local_time()
             self.trust = self.trust.renewed(renewal.sent_at)

@@ -6,11 +6,20 @@ import asyncio
 import enum
 import os
 import threading
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
+from asyncpg_lease._guard import (
+    check_connection,
+    check_database,
+    check_isolation,
+    confirm,
+    fold_idle_timeout,
+    guard,
+    opened,
+)
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
 from asyncpg_lease._release import start_release
 from asyncpg_lease._tasks import CANCELLED_LIMIT, wait_shielded
@@ -18,9 +27,13 @@ from asyncpg_lease.errors import LeaseLostError, LossReason
 from asyncpg_lease.events import Lost, Notifier, ReleaseFailed
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from datetime import datetime
+    from typing import NoReturn
 
     from asyncpg_lease._claims import Claim
+    from asyncpg_lease._driver import AnyConnection
+    from asyncpg_lease._guard import IdleTimeout, Isolation, Over
     from asyncpg_lease._options import Options
     from asyncpg_lease._store import Store
 
@@ -140,6 +153,43 @@ class Holding:
             await asyncio.sleep(BUSY_PAUSE)
             self._check_usable()
         self.raise_if_lost()
+
+    async def guard(self, connection: AnyConnection) -> None:
+        """Check the tenure inside the connection's open transaction, and keep its successor out until that ends."""
+        self._check_usable()
+        check_connection(connection, in_transaction=True)
+        await check_database(self._store, self.claim.tenure, connection)
+        over = await guard(self._store, self.claim.tenure, connection, idle=None, first=False)
+        if over is not None:
+            self._raise_over(over)
+        self._check_usable()
+
+    @asynccontextmanager
+    async def transaction(
+        self, connection: AnyConnection, isolation: Isolation | None, idle_timeout: IdleTimeout
+    ) -> AsyncIterator[None]:
+        """Open a transaction whose first statement checks the tenure, and end it after the body."""
+        self._check_usable()
+        check_isolation(isolation)
+        idle = fold_idle_timeout(idle_timeout, self._options.ttl)
+        check_connection(connection, in_transaction=False)
+        await check_database(self._store, self.claim.tenure, connection)
+        async with opened(connection, isolation):
+            over = await guard(self._store, self.claim.tenure, connection, idle=idle, first=True)
+            if over is None:
+                # A lock may have been waited for until the lease was given up or left.
+                self._check_usable()
+                yield
+        # Only now: a loss may cancel this very task, and the end of the transaction is to be waited for.
+        if over is not None:
+            self._raise_over(await confirm(self._store, self.claim.tenure, connection, over))
+
+    def _raise_over(self, over: Over) -> NoReturn:
+        """Take note of the loss that a guard has found, and raise it."""
+        self._heartbeat.report_loss(over.holder, over.fence)
+        self.raise_if_lost()
+        # It was left meanwhile, and lost nothing.
+        raise self._loss(*loss_of(self.claim.tenure, over.holder, over.fence))
 
     def enter(self) -> None:
         """Start the heartbeat; the current task is the body's."""

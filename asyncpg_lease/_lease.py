@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING
 from asyncpg_lease._holding import Holding, State
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
     from types import TracebackType
     from typing import Self
 
+    import asyncpg
+
+    from asyncpg_lease._driver import RecordT
+    from asyncpg_lease._guard import IdleTimeout, Isolation
     from asyncpg_lease.errors import LeaseLostError
 
 __all__ = ["Lease", "current_lease"]
@@ -116,6 +121,9 @@ class Lease:
     def raise_if_lost(self) -> None:
         """Raise where the lease is lost, or past its local deadline; no I/O.
 
+        For every step of a job, since it costs nothing: it knows what the heartbeat knows. What happened to the row
+        since the last renewal is for `verify` to ask, and what is written is safe in `transaction` alone.
+
         Raises:
             LeaseLostError: it is.
             RuntimeError: this is a forked child's copy.
@@ -128,6 +136,9 @@ class Lease:
 
     async def verify(self) -> None:
         """Ask the server whether the tenure is live, at this moment; cancels nothing, renews nothing.
+
+        A round trip, for the moment before something that cannot be undone and cannot be fenced, where
+        `raise_if_lost` knows too little. The lease may be over by the time the answer comes.
 
         Raises:
             LeaseLostError: it is not.
@@ -145,6 +156,73 @@ class Lease:
             Exception: what the driver raised; no evidence of a loss.
         """
         await self._holding.renew()
+
+    def transaction(
+        self,
+        connection: asyncpg.Connection[RecordT] | asyncpg.pool.PoolConnectionProxy[RecordT],
+        isolation: Isolation | None = None,
+        idle_timeout: IdleTimeout = "ttl",
+    ) -> AbstractAsyncContextManager[None]:
+        """Open a transaction in which this tenure is live, and which ends before any successor starts.
+
+        Its first statement checks the tenure and locks the row's key until the end. Renewals and the release pass;
+        whoever else claims the key finds it unavailable, at once, until the transaction has ended, even after the
+        lease ran out. So what is written in it is never stale, however long the process was paused in between.
+        It is committed at the block's end, and rolled back where an exception comes out.
+
+        A transaction that is left open keeps the key shut: the same statement has the server end the session when
+        the transaction is idle for longer than `idle_timeout`. A client that is stopped in the middle of a statement
+        is not idle; see the documentation for what ends that.
+
+        Args:
+            connection: any connection to the lease's own database, without an open transaction; asyncpg's.
+            isolation: "read_committed", "repeatable_read" or "serializable"; None: the session's default.
+            idle_timeout: seconds, or a timedelta, from 1 ms to 24 days, never more than what the session has;
+                "ttl": the lease's; None: what the session has.
+
+        Raises:
+            LeaseLostError: the tenure is over, and nothing was written; the body of an entered lease is cancelled or
+                flagged as well.
+            LeaseSnapshotError: the lease was renewed between the check's snapshot and its execution; begin again.
+            SerializationError: its row was changed while the check waited for it, and it is live; begin again.
+            LeaseError: the connection leads to another database than the lease's.
+            RuntimeError: a transaction is open already, or it is read-only; the connection is closed or of another
+                event loop; the lease was left, or this is a forked child's copy or another event loop.
+            TypeError: it is no connection, or idle_timeout is no duration.
+            ValueError: idle_timeout is out of range, or there is no such isolation.
+            Exception: what the driver raised.
+
+        Example:
+            ```python
+            async with lease(pool, "nightly-report") as held, pool.acquire() as connection:
+                async with held.transaction(connection):
+                    await connection.execute("UPDATE report SET body = $1", "all is well")
+            ```
+        """
+        return self._holding.transaction(connection, isolation, idle_timeout)
+
+    async def guard(self, connection: asyncpg.Connection[RecordT] | asyncpg.pool.PoolConnectionProxy[RecordT]) -> None:
+        """Check this tenure inside a transaction that is open already, and keep its successor out until that ends.
+
+        The check of `transaction` alone: nothing ends a transaction that is left open but what the session has for
+        it. A ROLLBACK TO a savepoint that is older than the guard takes the guard away.
+
+        Under REPEATABLE READ and SERIALIZABLE it has to be the transaction's first statement: what was renewed since
+        the snapshot was taken cannot be judged.
+
+        Args:
+            connection: one to the lease's own database, with an open transaction.
+
+        Raises:
+            LeaseLostError: the tenure is over: roll back; the body of an entered lease is cancelled or flagged as well.
+            LeaseSnapshotError: the transaction's snapshot is older than the lease's row; says nothing of a loss.
+            LeaseError: the connection leads to another database than the lease's.
+            RuntimeError: no transaction is open, or it is read-only or has failed; the connection is closed or of
+                another event loop; the lease was left, or this is a forked child's copy or another event loop.
+            TypeError: it is no connection.
+            Exception: what the driver raised.
+        """
+        await self._holding.guard(connection)
 
     async def release(self) -> None:
         """Release now: renew no more and expire the row, so that the next one can have it.

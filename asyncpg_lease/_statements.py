@@ -11,7 +11,7 @@ from functools import lru_cache
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
-from asyncpg_lease._driver import Statement, stamp_of, unreadable
+from asyncpg_lease._driver import Statement, stamp_of, stamped, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from asyncpg_lease.events import How
 
 __all__ = [
+    "IDENTITY",
     "ClaimRow",
+    "GuardRow",
     "LeaseInfo",
     "RenewRow",
     "State",
@@ -27,6 +29,7 @@ __all__ = [
     "TableName",
     "bind",
     "claim_row",
+    "guard_row",
     "info_row",
     "key_range",
     "quote_name",
@@ -42,7 +45,7 @@ logger = logging.getLogger("asyncpg_lease")
 
 _TABLE = re.compile(r"\blease\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-_NAMES = ("table", "claim", "renew", "release", "get", "list")
+_NAMES = ("table", "claim", "renew", "release", "get", "list", "guard", "identity")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
@@ -55,6 +58,8 @@ _HOWS: Mapping[str, How | None] = {
 }
 _OUTCOMES: Mapping[str, Outcome] = {"renewed": "renewed", "busy": "busy", "lost": "lost"}
 _STATES: Mapping[str, State] = {"held": "held", "resting": "resting", "free": "free"}
+_LIVES = {"live": True, "over": False}
+_SNAPSHOTS: Mapping[str, Literal["new", "old"]] = {"new": "new", "old": "old"}
 _SURROGATES = range(0xD800, 0xE000)
 
 
@@ -68,6 +73,9 @@ def _read(name: str) -> str:
 
 # At import, since a file must not be read inside an event loop.
 _TEXTS = {name: _read(name) for name in _NAMES}
+
+IDENTITY = stamped(_TEXTS["identity"])
+"""The statement that tells which database a connection leads to; about no table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,15 @@ class RenewRow(NamedTuple):
     expires_at: datetime | None
 
 
+class GuardRow(NamedTuple):
+    """The answer of guard.sql; holder and fence are None where there is no row, an old snapshot may lack the latest."""
+
+    live: bool
+    holder: str | None
+    fence: int | None
+    snapshot: Literal["new", "old"]
+
+
 class Statements(NamedTuple):
     """One table's statements."""
 
@@ -123,6 +140,7 @@ class Statements(NamedTuple):
     release: Statement
     get: Statement
     list: Statement
+    guard: Statement
 
     @classmethod
     def bound_to(cls, table: str) -> Statements:
@@ -194,6 +212,17 @@ def claim_row(row: Sequence[object]) -> ClaimRow:
         _number(float, left),
         None if before is None else _text(before),
         how == "resting",
+    )
+
+
+def guard_row(row: Sequence[object]) -> GuardRow:
+    """Read the row of guard.sql; raises as `claim_row` does."""
+    live, holder, fence, snapshot = row
+    return GuardRow(
+        _word(_LIVES, live),
+        None if holder is None else _text(holder),
+        None if fence is None else _number(int, fence),
+        _word(_SNAPSHOTS, snapshot),
     )
 
 

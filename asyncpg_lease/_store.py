@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asyncpg_lease._claims import Claims
-from asyncpg_lease._driver import ask_again
+from asyncpg_lease._driver import Row, ask, ask_again
 from asyncpg_lease._pool import Connections
 from asyncpg_lease._renewals import Renewals
-from asyncpg_lease._statements import LeaseInfo, TableName, info_row
+from asyncpg_lease._statements import IDENTITY, LeaseInfo, TableName, info_row
 from asyncpg_lease.schema import explain, settle
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Store"]
 
+IDENTITY_LIMIT = 5.0
+"""Seconds for the one statement that asks which database the table is in."""
+
 # An alias, since the class below has a method of that name.
 Infos: TypeAlias = list[LeaseInfo]
 
@@ -24,16 +27,17 @@ Infos: TypeAlias = list[LeaseInfo]
 class Store:
     """One lease table on one pool.
 
-    A task of it that is under way keeps it alive, by way of `_explain`.
+    A task of it that is under way keeps it alive, by way of `explain`.
     """
 
     def __init__(self, pool: Pool, name: TableName, poll: float, notifier: Notifier) -> None:
         self.name = name
         self.poll = poll
         self.notifier = notifier
-        self.connections: Connections = Connections(pool, self._explain)
+        self.connections: Connections = Connections(pool, self.explain)
         self.claims: Claims = Claims(self.connections, name)
         self.renewals: Renewals = Renewals(self.connections, name)
+        self._identity: Row | None = None
 
     def __repr__(self) -> str:
         return f"<Store {self.name} on {self.connections.pool!r}>"
@@ -55,5 +59,16 @@ class Store:
 
         return await self.connections.run(what, work, limit)
 
-    def _explain(self, error: BaseException) -> BaseException:
+    async def identity(self) -> Row:
+        """Return which database the table is in, as identity.sql tells it; asked once."""
+        if self._identity is None:
+
+            async def work(connection: Connection) -> Row:
+                return (await ask(connection, IDENTITY))[0]
+
+            self._identity = await self.connections.run("which database this is", work, IDENTITY_LIMIT)
+        return self._identity
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the driver's error in this library's words, where it has any."""
         return explain(error, self.name)

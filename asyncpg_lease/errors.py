@@ -6,6 +6,7 @@
     ├── LeaseUnavailableError      somebody else holds the key
     │   └── LeaseTimeoutError      and still did when the wait was over (also a TimeoutError)
     ├── LeaseLostError             the lease is gone, or no longer certain
+    ├── LeaseSnapshotError         a transaction cannot see whether the lease is live: it began too early
     └── LeaseTableError            no table, a table of another shape, or no right to use it
 
 Each keeps what it knows as attributes, says it in its message, and can be pickled.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LeaseError",
     "LeaseLostError",
+    "LeaseSnapshotError",
     "LeaseTableError",
     "LeaseTimeoutError",
     "LeaseUnavailableError",
@@ -151,6 +153,28 @@ class LeaseLostError(LeaseError):
         super().__init__(
             f"lease {key!r} of {holder!r} with fence {fence} is lost: {reason}, {_LOSSES[reason]}{by};"
             " stop the job, its further writes must be refused by their fence"
+        )
+
+
+class LeaseSnapshotError(LeaseError):
+    """A guard came too late in its transaction, whose snapshot is older than the lease's row.
+
+    Under REPEATABLE READ and SERIALIZABLE a transaction sees what was there at its first statement. A renewal since
+    then is enough: whether the lease is live cannot be told in this transaction. It says nothing of a loss.
+
+    Attributes:
+        key: the lease's key.
+        holder: the lease's holder.
+        fence: the lease's fence.
+    """
+
+    def __init__(self, key: str, holder: str, fence: int) -> None:
+        self.key = key
+        self.holder = holder
+        self.fence = fence
+        super().__init__(
+            f"lease {key!r} of {holder!r} with fence {fence}: the transaction's snapshot is older than the lease's"
+            " row; roll back, begin anew, and guard in the first statement, or use held.transaction()"
         )
 
 

@@ -11,6 +11,7 @@ PUBLIC = [
     "LeaseError",
     "LeaseInfo",
     "LeaseLostError",
+    "LeaseSnapshotError",
     "LeaseTable",
     "LeaseTableError",
     "LeaseTimeoutError",
@@ -28,6 +29,7 @@ LEASE = [
     "acquired_at",
     "expires_at",
     "fence",
+    "guard",
     "holder",
     "is_held",
     "joined",
@@ -37,6 +39,7 @@ LEASE = [
     "release",
     "remaining",
     "renew",
+    "transaction",
     "verify",
     "wait_lost",
 ]

@@ -20,6 +20,7 @@ from asyncpg_lease import (
     LeaseError,
     LeaseInfo,
     LeaseLostError,
+    LeaseSnapshotError,
     LeaseTable,
     LeaseTableError,
     LeaseTimeoutError,
@@ -101,6 +102,19 @@ async def handle(held: Lease) -> None:
     await held.release()
 
 
+async def fenced(held: Lease, pool: asyncpg.Pool, dsn: str) -> None:
+    """Guard transactions on connections of a pool and of none."""
+    plain = await asyncpg.connect(dsn)
+    async with held.transaction(plain, "serializable", idle_timeout=timedelta(seconds=10)) as nothing:
+        assert_type(nothing, None)
+    async with pool.acquire() as pooled, held.transaction(pooled, isolation="repeatable_read", idle_timeout=None):
+        pass
+    async with plain.transaction():
+        await held.guard(plain)
+    async with pool.acquire() as pooled, held.transaction(pooled, idle_timeout="ttl"):
+        await held.guard(pooled)
+
+
 async def table(pool: asyncpg.Pool) -> None:
     """Use all that a table offers; it is a target as a pool is."""
     jobs = LeaseTable(pool, "lease", schema="jobs", poll=timedelta(seconds=1), observer=on_event)
@@ -166,6 +180,10 @@ async def errors(pool: asyncpg.Pool) -> None:
         assert_type(error.fence, int)
         assert_type(error.reason, LossReason)
         assert_type(error.taken_by, str | None)
+    except LeaseSnapshotError as error:
+        assert_type(error.key, str)
+        assert_type(error.holder, str)
+        assert_type(error.fence, int)
     except LeaseTableError as error:
         assert_type(error.table, str)
         assert_type(error.problem, str)

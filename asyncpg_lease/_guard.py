@@ -1,0 +1,260 @@
+"""Guarding a transaction by a tenure: the check, and what its answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+
+import anyio
+import asyncpg
+
+from asyncpg_lease._driver import ask, ask_again, terminate
+from asyncpg_lease._options import Duration, fold_duration
+from asyncpg_lease._statements import IDENTITY, guard_row, info_row
+from asyncpg_lease._tasks import CANCELLED_LIMIT, start_timer
+from asyncpg_lease.errors import LeaseError, LeaseSnapshotError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from asyncpg_lease._driver import AnyConnection
+    from asyncpg_lease._store import Store
+    from asyncpg_lease._tenure import Tenure
+
+__all__ = [
+    "IdleTimeout",
+    "Isolation",
+    "Over",
+    "check_connection",
+    "check_database",
+    "check_isolation",
+    "confirm",
+    "fold_idle_timeout",
+    "guard",
+    "opened",
+]
+
+IdleTimeout: TypeAlias = Duration | Literal["ttl"] | None
+"""Seconds or a timedelta; ``"ttl"``: the lease's; None: what the session has."""
+
+Isolation: TypeAlias = Literal["read_committed", "repeatable_read", "serializable"]
+"""An isolation level in asyncpg's words."""
+
+MIN_IDLE = 0.001
+MAX_IDLE = (2**31 - 1) / 1000
+"""What PostgreSQL's setting, milliseconds in 32 bits, can hold."""
+
+ROLLBACK_LIMIT = 5.0
+"""Seconds for a rollback; past that the connection is closed instead, and the server rolls back by itself."""
+
+
+class Over(NamedTuple):
+    """A tenure that a check did not find live: the row's holder and fence, None where there is no row.
+
+    With a conflict nothing is known of the row, but that it changed while the check ran.
+    """
+
+    holder: str | None
+    fence: int | None
+    conflict: asyncpg.SerializationError | None = None
+
+
+def check_isolation(isolation: object) -> None:
+    """Refuse an isolation level that is none of those.
+
+    Raises:
+        ValueError: it is none.
+    """
+    levels = get_args(Isolation)
+    if isolation is not None and isolation not in levels:
+        msg = f"isolation must be None or one of {', '.join(map(repr, levels))}, not {isolation!r}"
+        raise ValueError(msg)
+
+
+def fold_idle_timeout(value: object, ttl: float) -> int | None:
+    """Return the milliseconds, None for what the session has.
+
+    Raises:
+        TypeError: it is neither a duration, "ttl" nor None.
+        ValueError: it is out of range.
+    """
+    if value is None:
+        return None
+    if value == "ttl":
+        return max(1, round(1000 * min(ttl, MAX_IDLE)))
+    return round(1000 * fold_duration("idle_timeout", value, MIN_IDLE, MAX_IDLE))
+
+
+def check_connection(connection: object, *, in_transaction: bool) -> None:
+    """Refuse what cannot be guarded, before anything is sent.
+
+    Raises:
+        TypeError: it is no connection.
+        RuntimeError: it is closed, of another event loop, or in the wrong state.
+    """
+    if not callable(getattr(connection, "is_in_transaction", None)):
+        msg = f"connection must be a connection, as from pool.acquire(), not {type(connection).__name__}"
+        raise TypeError(msg)
+    guarded: AnyConnection = connection  # type: ignore[assignment] # as a caller without a type checker would
+    try:
+        closed, open_already = guarded.is_closed(), guarded.is_in_transaction()
+    except asyncpg.InterfaceError as error:
+        msg = f"the connection cannot be used: {error}"
+        raise RuntimeError(msg) from error
+    if closed:
+        msg = f"the connection {connection!r} is closed"
+        raise RuntimeError(msg)
+    loop = asyncio.get_running_loop()
+    if getattr(connection, "_loop", loop) is not loop:
+        msg = f"the connection {connection!r} belongs to another event loop"
+        raise RuntimeError(msg)
+    if open_already and not in_transaction:
+        msg = (
+            f"a transaction is open on {connection!r} already, and this one would be a savepoint of it:"
+            " use another connection, or held.guard(connection) inside the open one"
+        )
+        raise RuntimeError(msg)
+    if in_transaction and not open_already:
+        msg = (
+            f"no transaction is open on {connection!r}, and a guard ends with its transaction:"
+            " open one, or use held.transaction(connection)"
+        )
+        raise RuntimeError(msg)
+
+
+async def check_database(store: Store, tenure: Tenure, connection: AnyConnection) -> None:
+    """Refuse a connection to another database than the lease's, where that is not known to be the same.
+
+    Raises:
+        LeaseError: it is another one.
+        RuntimeError: its transaction has failed.
+    """
+    holder = getattr(connection, "_holder", None)
+    if getattr(holder, "_pool", None) is store.connections.pool:
+        return
+    # First, since it may take its time, and in an open transaction the other one may be what takes the snapshot.
+    expected = await store.identity()
+    with _in_own_words(store, tenure):
+        found = (await ask(connection, IDENTITY))[0]
+    if found != expected:
+        (server, database), (other_server, other_database) = expected, found
+        msg = (
+            f"lease {tenure.key!r} of {tenure.holder!r} with fence {tenure.fence} is in database {database} of server"
+            f" {server}, and {connection!r} leads to database {other_database} of server {other_server}: a guard"
+            " works in the lease's own database alone; elsewhere write the fence and refuse a lower one"
+        )
+        raise LeaseError(msg)
+
+
+async def guard(
+    store: Store, tenure: Tenure, connection: AnyConnection, *, idle: int | None, first: bool
+) -> Over | None:
+    """Check the tenure inside the open transaction; return None where it is live, and its successor shut out.
+
+    Args:
+        store: the lease's table.
+        tenure: what must be live.
+        connection: with the open transaction.
+        idle: milliseconds for which the transaction may be idle; None: what the session has.
+        first: whether this is the transaction's first statement, so that its snapshot is a new one. What it answers
+            then is to be confirmed after the transaction's end.
+
+    Raises:
+        LeaseSnapshotError: not first, and the transaction's snapshot is older than the lease's row.
+        RuntimeError: the transaction is read-only, or has failed.
+        Exception: what the driver raised.
+    """
+    args = (
+        *(tenure.key, tenure.holder, str(tenure.fence)),
+        *(None if idle is None else str(idle), "first" if first else "later"),
+    )
+    try:
+        with _in_own_words(store, tenure):
+            row = guard_row((await ask(connection, store.name.statements.guard, *args))[0])
+    except asyncpg.SerializationError as error:
+        if first:
+            return Over(None, None, error)
+        raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence) from error
+    if row.live:
+        return None
+    over = Over(row.holder, row.fence)
+    if first:
+        return over
+    if row.snapshot == "new":
+        return await confirm(store, tenure, connection, over)
+    if row.fence is None:
+        # It may have been claimed for the first time since the snapshot.
+        raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence)
+    return over
+
+
+async def confirm(store: Store, tenure: Tenure, connection: AnyConnection, over: Over) -> Over:
+    """Look, in a new snapshot, what has become of a tenure that was not found live; return what is in its row.
+
+    The check's own look at the row is of before the lock was waited for. Even a first statement's snapshot is older
+    than its execution: the driver has it parsed first, which takes the snapshot, a round trip earlier.
+
+    Raises:
+        SerializationError: it is live, and the check met a change of its row.
+        LeaseSnapshotError: it is live, and the check saw the row as it was before.
+    """
+    rows = await ask_again(connection, store.name.statements.get, tenure.key)
+    if not rows:
+        return Over(None, None)
+    info = info_row(rows[0])
+    if (info.holder, info.fence, info.state) != (tenure.holder, tenure.fence, "held"):
+        return Over(info.holder, info.fence)
+    if over.conflict is not None:
+        raise over.conflict
+    raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence)
+
+
+@asynccontextmanager
+async def opened(connection: AnyConnection, isolation: Isolation | None) -> AsyncIterator[None]:
+    """Open a transaction; commit it, or roll it back and let the body's own exception out.
+
+    The driver's own block lets out the error of a rollback that failed in its place: a loss that has come while the
+    server ended the session would be hidden by a closed connection.
+    """
+    transaction = connection.transaction(isolation=isolation)
+    await transaction.start()
+    try:
+        yield
+    except BaseException as error:
+        # On a frozen link it would never end, and a transaction that stays open keeps the key shut.
+        limit = CANCELLED_LIMIT if isinstance(error, asyncio.CancelledError) else ROLLBACK_LIMIT
+        fuse = start_timer(limit, terminate, connection)
+        try:
+            with anyio.CancelScope(shield=True):
+                await transaction.rollback()
+        except BaseException as failure:
+            terminate(connection)
+            if not isinstance(failure, Exception):
+                raise
+            error.add_note(f"the rollback failed, and the connection is closed: {failure!r}")
+        finally:
+            fuse.cancel()
+        raise
+    await transaction.commit()
+
+
+@contextmanager
+def _in_own_words(store: Store, tenure: Tenure) -> Iterator[None]:
+    """Say what is wrong with a transaction, or with the table, in this library's words where it has any."""
+    try:
+        yield
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        msg = (
+            f"lease {tenure.key!r}: the transaction is read-only, and a guard takes a lock:"
+            " there is nothing to fence where nothing is written"
+        )
+        raise RuntimeError(msg) from error
+    except asyncpg.InFailedSQLTransactionError as error:
+        msg = f"lease {tenure.key!r}: the transaction has failed already, and can only be rolled back"
+        raise RuntimeError(msg) from error
+    except Exception as error:
+        explained = store.explain(error)
+        if explained is error:
+            raise
+        raise explained from error

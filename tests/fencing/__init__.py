@@ -1,0 +1,1 @@
+"""Tests of fenced writes: the guard, the transaction, the functions for users' own migrations."""

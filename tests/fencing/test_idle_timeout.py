@@ -1,0 +1,110 @@
+"""How long a guarded transaction may be idle, and what becomes of a holder that is paused in it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from asyncpg_lease import LeaseTable, acquire, lease
+from asyncpg_lease._guard import IdleTimeout
+from tests.conftest import MakePool
+from tests.fencing.writing import KEY, write, written
+from tests.support.observe import Observer
+from tests.support.processes import Spawn, emit
+from tests.support.typing import Connection, Pool
+
+TTL = 30
+VALUES: list[tuple[str, IdleTimeout, int]] = [
+    ("0", "ttl", 30_000),
+    ("90s", "ttl", 30_000),
+    ("10s", "ttl", 10_000),
+    ("0", 0.25, 250),
+    ("0", 600, 600_000),
+    ("2min", 600, 120_000),
+    ("0", timedelta(minutes=10), 600_000),
+    ("1d", timedelta(days=2), 86_400_000),
+    ("300ms", 5, 300),
+    ("1500ms", 5, 1_500),
+    ("0", (2**31 - 1) / 1000, 2**31 - 1),
+    ("5s", None, 5_000),
+    ("0", None, 0),
+]
+
+
+async def milliseconds(connection: Connection) -> int:
+    """Return the setting of the session as it is now."""
+    setting = await connection.fetchval(
+        "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
+    )
+    return int(setting)
+
+
+async def test_idle_timeout_is_the_lower_one_of_its_own_and_the_sessions(pool: Pool, connection: Connection) -> None:
+    """It never raises what the session has, 0 being no limit, and is gone after the transaction."""
+    held = await acquire(pool, KEY, ttl=TTL)
+    for session, given, expected in VALUES:
+        await connection.execute(f"SET idle_in_transaction_session_timeout = '{session}'")
+        before = await milliseconds(connection)
+        async with held.transaction(connection, idle_timeout=given):
+            assert await milliseconds(connection) == expected, (session, given)
+        assert await milliseconds(connection) == before, (session, given)
+    await held.release()
+
+
+async def test_guard_leaves_the_idle_timeout_alone(pool: Pool, connection: Connection) -> None:
+    """In somebody else's transaction it is not for a guard to say how long that may be idle."""
+    held = await acquire(pool, KEY, ttl=TTL)
+    async with connection.transaction():
+        before = await milliseconds(connection)
+        await held.guard(connection)
+        assert await milliseconds(connection) == before
+    await held.release()
+
+
+async def hold_and_write(dsn: str, on_lost: str) -> None:
+    """Write in a guarded transaction, wait to be stopped before its commit, and journal what came of it."""
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
+        connection = await asyncpg.connect(dsn)
+        try:
+            async with (
+                lease(pool, KEY, ttl=1.5, on_lost=on_lost) as held,  # type: ignore[arg-type]
+                held.transaction(connection, idle_timeout=2.5),
+            ):
+                await write(connection, "paused")
+                emit(written=True)
+                await asyncio.sleep(0.5)
+        except Exception as error:  # noqa: BLE001 - told to the parent
+            emit(error=type(error).__name__, driver=isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError)))
+        else:
+            emit(error=None)
+        connection.terminate()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSTOP")
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("on_lost", ["cancel", "flag"])
+async def test_holder_paused_between_statements_is_ended_by_the_server(
+    make_pool: MakePool, dsn: str, spawn: Spawn, observe: Observer, on_lost: str
+) -> None:
+    """Its successor gets in when the server has ended the session, and what it then commits is not there."""
+    waiting = LeaseTable(await make_pool(), poll=0.05)
+    child = await spawn(hold_and_write, dsn, on_lost)
+    assert "written" in await child.event()
+    child.signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    async with lease(waiting, KEY, wait=8) as held, held.transaction(connection := await asyncpg.connect(dsn)):
+        # Longer than the ttl: it was the transaction that kept it out.
+        assert 2.2 < time.monotonic() - stopped < 6
+        await write(connection, "successor")
+        child.signal(signal.SIGCONT)
+        event = await child.event()
+    await connection.close()
+    assert (event["error"], on_lost) == ("LeaseLostError", "cancel") or (event.get("driver"), on_lost) == (True, "flag")
+    assert await child.wait() == 0
+    assert await written(observe) == ["successor"]

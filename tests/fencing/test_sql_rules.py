@@ -1,0 +1,47 @@
+"""What the statements of sql/ must keep to, read from their text."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+COMMENT = re.compile(r"--.*$", re.MULTILINE)
+UPDATE = re.compile(r"\bUPDATE\s+lease\b.*?\bSET\b(.*?)(?:\bFROM\b\s+\w+\s+WHERE|\bWHERE\b)", re.DOTALL | re.IGNORECASE)
+FENCE = re.compile(r"(?:^|,)\s*(?:holder|fence)\s*=", re.IGNORECASE)
+DELETE = re.compile(r"\b(?:DELETE\s+FROM|TRUNCATE)\s+(?:ONLY\s+)?lease\b", re.IGNORECASE)
+LOCK = re.compile(r"\bFOR\s+UPDATE\b", re.IGNORECASE)
+
+STATEMENTS = {
+    file.name: COMMENT.sub("", file.read_text())
+    for file in files("asyncpg_lease").joinpath("sql").iterdir()
+    if file.name.endswith(".sql")
+}
+
+
+def culprits(text: str) -> list[str]:
+    """Return what changes hands or deletes, a statement each, without a FOR UPDATE before it in the same statement."""
+    found = []
+    for statement in text.split(";"):
+        changes = [match for match in UPDATE.finditer(statement) if FENCE.search(match[1])]
+        changes += DELETE.finditer(statement)
+        found += [match[0] for match in changes if not LOCK.search(statement, 0, match.start())]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
+def test_statement_that_changes_hands_or_deletes_locks_for_update_first(name: str) -> None:
+    """A guard's FOR KEY SHARE keeps out FOR UPDATE and nothing less: an UPDATE of no key column alone would pass."""
+    assert culprits(STATEMENTS[name]) == []
+
+
+def test_rule_finds_what_it_is_for() -> None:
+    """The claim is one that moves the fence, and each other way to do so without the lock is found."""
+    claim = STATEMENTS["claim.sql"]
+    assert culprits(claim.replace("FOR UPDATE SKIP LOCKED", "FOR NO KEY UPDATE SKIP LOCKED")) != []
+    assert culprits("UPDATE lease SET fence = fence + 1 WHERE key = $1") != []
+    assert culprits("UPDATE lease AS target SET expires_at = $2, holder = $1 FROM free WHERE true") != []
+    assert culprits("DELETE FROM lease WHERE key = $1") != []
+    assert culprits("SELECT FROM lease FOR UPDATE; DELETE FROM lease WHERE key = $1") != []
+    assert culprits("UPDATE lease SET released_at = clock_timestamp() WHERE fence = $1") == []
