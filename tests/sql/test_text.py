@@ -26,7 +26,7 @@ def read(name: str) -> str:
 
 def test_statements_are_all_there() -> None:
     """One file for each statement or object."""
-    assert {"claim.sql", "get.sql", "list.sql", "release.sql", "renew.sql", "table.sql"} <= set(FILES)
+    assert {"claim.sql", "get.sql", "guard.sql", "list.sql", "release.sql", "renew.sql", "table.sql"} <= set(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -43,7 +43,7 @@ def test_statement_says_its_invariant_in_its_header(name: str) -> None:
     assert "-- Invariant: " in header[0]
 
 
-@pytest.mark.parametrize("name", ["claim", "get", "list", "release", "renew", "table"])
+@pytest.mark.parametrize("name", ["claim", "get", "guard", "list", "release", "renew", "table"])
 def test_statement_bound_to_a_table_has_no_comment_and_no_other_name(name: str) -> None:
     """What is sent has the table's name wherever the file says `lease`, and nothing that only people read."""
     bound = bind(name, '"x"')
