@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import inspect
 from collections.abc import Awaitable
 from types import FunctionType
@@ -22,6 +23,8 @@ class Evaluator:
         """Run one block in the document's namespace."""
         source = pad(example.parsed, example.line + example.parsed.line_offset)
         code = compile(source, example.path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        # As exec() gives every module: an extension that imports looks there.
+        example.namespace.setdefault("__builtins__", builtins)
         outcome = FunctionType(code, example.namespace)()
         if inspect.isawaitable(outcome):
             self._runner.run(_wait(outcome))
