@@ -124,19 +124,21 @@ def check_connection(connection: object, *, in_transaction: bool) -> None:
 
 
 async def check_database(store: Store, tenure: Tenure, connection: AnyConnection) -> None:
-    """Refuse a connection to another database than the lease's, where that is not known to be the same.
+    """Refuse a connection to another database than the lease's; asks the server once for each connection.
 
     Raises:
         LeaseError: it is another one.
         RuntimeError: its transaction has failed.
     """
-    holder = getattr(connection, "_holder", None)
-    if getattr(holder, "_pool", None) is store.connections.pool:
+    if store.leads_to(connection):
         return
     # First, since it may take its time, and in an open transaction the other one may be what takes the snapshot.
     expected = await store.identity()
     with _in_own_words(store, tenure):
         found = (await ask(connection, IDENTITY))[0]
+    if found != expected:
+        # The pool's own connections may lead elsewhere by now, after a failover to another server.
+        expected = await store.identity(anew=True)
     if found != expected:
         (server, database), (other_server, other_database) = expected, found
         msg = (
@@ -145,6 +147,7 @@ async def check_database(store: Store, tenure: Tenure, connection: AnyConnection
             " works in the lease's own database alone; elsewhere write the fence and refuse a lower one"
         )
         raise LeaseError(msg)
+    store.remember(connection)
 
 
 async def guard(

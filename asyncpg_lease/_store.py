@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from weakref import WeakSet
 
 from asyncpg_lease._claims import Claims
 from asyncpg_lease._driver import Row, ask, ask_again
@@ -12,7 +13,9 @@ from asyncpg_lease._statements import IDENTITY, LeaseInfo, TableName, info_row
 from asyncpg_lease.schema import explain, settle
 
 if TYPE_CHECKING:
-    from asyncpg_lease._driver import Connection, Pool
+    import asyncpg
+
+    from asyncpg_lease._driver import AnyConnection, Connection, Pool
     from asyncpg_lease.events import Notifier
 
 __all__ = ["Store"]
@@ -38,6 +41,7 @@ class Store:
         self.claims: Claims = Claims(self.connections, name)
         self.renewals: Renewals = Renewals(self.connections, name)
         self._identity: Row | None = None
+        self._others: WeakSet[asyncpg.Connection[Any]] = WeakSet()
 
     def __repr__(self) -> str:
         return f"<Store {self.name} on {self.connections.pool!r}>"
@@ -59,9 +63,19 @@ class Store:
 
         return await self.connections.run(what, work, limit)
 
-    async def identity(self) -> Row:
-        """Return which database the table is in, as identity.sql tells it; asked once."""
-        if self._identity is None:
+    def leads_to(self, connection: AnyConnection) -> bool:
+        """Tell whether this connection is known to lead to the table's own database."""
+        if getattr(getattr(connection, "_holder", None), "_pool", None) is self.connections.pool:
+            return True
+        return _inner(connection) in self._others
+
+    def remember(self, connection: AnyConnection) -> None:
+        """Take note that a connection that is not the pool's leads to the table's own database, as long as it lives."""
+        self._others.add(_inner(connection))
+
+    async def identity(self, *, anew: bool = False) -> Row:
+        """Return which database the table is in, as identity.sql tells it; asked once, unless anew."""
+        if self._identity is None or anew:
 
             async def work(connection: Connection) -> Row:
                 return (await ask(connection, IDENTITY))[0]
@@ -72,3 +86,10 @@ class Store:
     def explain(self, error: BaseException) -> BaseException:
         """Return the driver's error in this library's words, where it has any."""
         return explain(error, self.name)
+
+
+def _inner(connection: AnyConnection) -> asyncpg.Connection[Any]:
+    """Return the driver's own connection: a pool hands out a proxy, another one each time."""
+    own: Any = connection
+    inner: asyncpg.Connection[Any] = getattr(own, "_con", own)
+    return inner

@@ -6,6 +6,8 @@ from asyncpg_lease import errors, events
 PUBLIC = [
     "Duration",
     "Event",
+    "IdleTimeout",
+    "Isolation",
     "Lease",
     "LeaseContext",
     "LeaseError",

@@ -15,6 +15,7 @@ from tests.conftest import MakePool
 from tests.fencing.test_bad_input import BOTH, around, use
 from tests.fencing.writing import KEY, write, written
 from tests.support.databases import Server
+from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.typing import Connection, Pool
 
@@ -60,6 +61,26 @@ async def test_connection_to_another_server_is_refused(
     finally:
         await own.execute(f"DROP TABLE {table.name}")
     await table.aclose()
+
+
+async def test_pool_that_leads_elsewhere_by_now_is_asked_again(
+    table: LeaseTable, pool: Pool, connection: Connection, other_dsn: str
+) -> None:
+    """What was found out of the pool's database is no reason to refuse where it has failed over to another server."""
+    held = await acquire(table, KEY)
+    async with held.transaction(connection):
+        pass
+    await held.release()
+    await until(lambda: pool.get_idle_size() == pool.get_size())
+    pool.set_connect_args(other_dsn)
+    await pool.expire_connections()
+    await table.create()
+    held = await acquire(table, KEY)
+    there = await asyncpg.connect(other_dsn)
+    async with held.transaction(there):
+        pass
+    await there.close()
+    await held.release()
 
 
 async def test_table_that_is_gone_is_told_in_its_own_words(

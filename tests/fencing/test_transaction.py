@@ -239,20 +239,20 @@ async def test_commit_that_the_database_refuses_comes_out(
 
 
 async def test_transaction_costs_its_begin_its_check_and_its_commit(make_pool: MakePool, proxy: Proxy) -> None:
-    """Three round trips on the pool's own connection; on another pool's there is one more, that asks where it leads."""
-    own, other = await make_pool(proxy.dsn, min_size=2), await make_pool(proxy.dsn)
+    """Three round trips; a connection of another pool is asked once, at its first use, where it leads."""
+    own, other = await make_pool(proxy.dsn, max_size=2), await make_pool(proxy.dsn, max_size=1)
     held = await acquire(own, KEY)
-    async with own.acquire() as pooled, other.acquire() as foreign:
-        for connection, asked in ((pooled, 0), (foreign, 1)):
-            async with held.transaction(connection):
-                pass
+    for pool, asked in ((own, 0), (other, 1)):
+        proxy.forget()
+        async with pool.acquire() as connection, held.transaction(connection):
+            pass
+        assert sum("pg_control_system" in statement.sql for statement in proxy.statements) == 2 * asked
+        async with pool.acquire() as connection:
             proxy.forget()
             before = proxy.round_trips
             async with held.transaction(connection):
                 pass
-            assert proxy.round_trips - before == 3 + asked
+            assert proxy.round_trips - before == 3
             seen = [statement.sql for statement in proxy.statements]
-            assert len(seen) == 3 + asked
-            assert [seen[asked], "guarded AS" in seen[asked + 1], seen[asked + 2]] == ["BEGIN;", True, "COMMIT;"]
-            assert all("pg_control_system" in statement for statement in seen[:asked])
+            assert [seen[0], "guarded AS" in seen[1], seen[2]] == ["BEGIN;", True, "COMMIT;"]
     await held.release()

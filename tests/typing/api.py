@@ -15,6 +15,8 @@ import asyncpg
 from asyncpg_lease import (
     Duration,
     Event,
+    IdleTimeout,
+    Isolation,
     Lease,
     LeaseContext,
     LeaseError,
@@ -102,7 +104,7 @@ async def handle(held: Lease) -> None:
     await held.release()
 
 
-async def fenced(held: Lease, pool: asyncpg.Pool, dsn: str) -> None:
+async def fenced(held: Lease, pool: asyncpg.Pool, dsn: str, isolation: Isolation, idle: IdleTimeout) -> None:
     """Guard transactions on connections of a pool and of none."""
     plain = await asyncpg.connect(dsn)
     async with held.transaction(plain, "serializable", idle_timeout=timedelta(seconds=10)) as nothing:
@@ -113,6 +115,8 @@ async def fenced(held: Lease, pool: asyncpg.Pool, dsn: str) -> None:
         await held.guard(plain)
     async with pool.acquire() as pooled, held.transaction(pooled, idle_timeout="ttl"):
         await held.guard(pooled)
+    async with held.transaction(plain, isolation, idle):
+        pass
 
 
 async def table(pool: asyncpg.Pool) -> None:
