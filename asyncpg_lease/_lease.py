@@ -171,8 +171,9 @@ class Lease:
         It is committed at the block's end, and rolled back where an exception comes out.
 
         A transaction that is left open keeps the key shut: the same statement has the server end the session when
-        the transaction is idle for longer than `idle_timeout`. A client that is stopped in the middle of a statement
-        is not idle; see the documentation for what ends that.
+        the transaction is idle for longer than `idle_timeout`, also where the body computes for so long between two
+        statements. A client that is stopped in the middle of a statement is not idle; see the documentation for what
+        ends that.
 
         Args:
             connection: any connection to the lease's own database, without an open transaction; asyncpg's.

@@ -61,7 +61,7 @@ def test_document_blocks_run_as_they_stand(path: Path, runner: asyncio.Runner) -
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_docstring_examples_run_as_they_stand(path: Path, runner: asyncio.Runner) -> None:
-    """Every example in a docstring runs, given a pool, the table, and some work to do."""
+    """Every example in a docstring runs, given a pool, the table, a table of reports, and some work to do."""
     pool = runner.run(_prepare())
     sybil = Sybil(
         parsers=[CodeBlockParser("python", Evaluator(runner))], document_types={".py": PythonDocStringDocument}
@@ -86,6 +86,7 @@ def test_readme_has_the_test_command_in_one_line() -> None:
 async def _prepare() -> Pool:
     pool = await asyncpg.create_pool(min_size=1, max_size=4)
     await asyncpg_lease.LeaseTable(pool).create()
+    await pool.execute("CREATE TABLE report (body text)")
     return pool
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import asyncpg
 import pytest
@@ -219,6 +220,20 @@ async def test_rollback_on_a_frozen_link_is_bounded(pool: Pool, proxy: Proxy, ti
     assert time.monotonic() - started < (2 if times == 1 else 0.4)
     assert frozen.is_closed()
     proxy.thaw()
+    await held.release()
+
+
+async def test_body_that_swallows_a_database_error_has_written_nothing(
+    pool: Pool, connection: Connection, observe: Observer
+) -> None:
+    """An error fails the whole transaction, which is documented: its commit is a rollback, and the driver is silent."""
+    held = await acquire(pool, KEY)
+    async with held.transaction(connection):
+        await write(connection, "A")
+        with suppress(asyncpg.DivisionByZeroError):
+            await connection.fetchval("SELECT 1/0")
+    assert await written(observe) == []
+    assert not connection.is_in_transaction()
     await held.release()
 
 
