@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -183,8 +184,9 @@ def is_usable(connection: AnyConnection) -> bool:
 
 
 def terminate(connection: AnyConnection) -> None:
-    """Close a connection at once, which ends the statement that is under way on it."""
-    if is_usable(connection):
+    """Close a connection at once, which ends the statement that is under way on it; its pool takes it back."""
+    # A proxy whose pool has taken it back already refuses.
+    with suppress(asyncpg.InterfaceError):
         connection.terminate()
 
 

@@ -260,6 +260,11 @@ class Connections:
             self._lingering -= 1
 
     async def _hand_back(self, connection: Connection) -> None:
+        if not is_usable(connection):
+            # The server may have closed it before the pool gave it out. Up to 0.31 asyncpg's release() passes over one
+            # that is closed, and its place in the pool would be lost for good.
+            terminate(connection)
+            return
         fuse = start_timer(HAND_BACK_LIMIT, terminate, connection)
         try:
             await self.pool.release(connection, timeout=HAND_BACK_LIMIT)

@@ -91,6 +91,26 @@ async def test_setup_that_never_comes_back_on_one_connection_costs_no_lease(make
 
 
 @pytest.mark.usefixtures("table")
+async def test_connection_that_is_lost_before_it_is_given_out_keeps_no_place_in_the_pool(
+    make_pool: MakePool, observe: Observer
+) -> None:
+    """A server that ends a session as soon as it is there, as in a failover, does not cost a pool its only place."""
+    lost: list[bool] = []
+
+    async def lose(connection: PooledConnection | Connection) -> None:
+        if not lost:
+            await observe.connection.execute("SELECT pg_terminate_backend($1)", connection.get_server_pid())
+            await until(connection.is_closed)
+            lost.append(connection.is_closed())
+
+    pool = await make_pool(init=lose, min_size=0, max_size=1)
+    async with lease(pool, "k", ttl=10, wait=5) as held:
+        assert held.is_held
+    assert lost == [True]
+    await until(lambda: pool.get_idle_size() == 1)
+
+
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("hook", ["setup", "init"])
 async def test_pool_that_gives_out_open_transactions_is_refused(
     make_pool: MakePool, observe: Observer, monkeypatch: pytest.MonkeyPatch, hook: str
