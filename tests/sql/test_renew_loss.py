@@ -67,9 +67,10 @@ async def test_row_removed_and_made_anew_by_another_is_left_alone(table: LeaseTa
     """A key that starts again at fence 1 after a removal is another's, whoever had fence 1 before."""
     body = asyncio.create_task(hold_until_lost(table, "k", ttl=0.9))
     await all_held(observe, 1)
-    await observe.connection.execute("DELETE FROM lease")
+    # Together, since a renewal in between would find no row.
     await observe.connection.execute(
-        "INSERT INTO lease (key, holder, fence, acquired_at, expires_at)"
+        "DELETE FROM lease;"
+        " INSERT INTO lease (key, holder, fence, acquired_at, expires_at)"
         " VALUES ('k', 'anew', 1, clock_timestamp(), clock_timestamp() + interval '60 s')"
     )
     version = await observe.version("k")

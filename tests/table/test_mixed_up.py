@@ -113,13 +113,13 @@ async def test_release_that_runs_in_another_table_ends_no_tenure_there(
 ) -> None:
     """One of our statements that runs in the place of another does nothing, were key, holder and fence the same."""
     recorder = Recorder()
-    held = await acquire(one, KEY, ttl=1, holder="cron", observer=recorder)
+    held = await acquire(one, KEY, ttl=3, holder="cron", observer=recorder)
     await observe.connection.execute("INSERT INTO other SELECT * FROM lease WHERE key = $1", KEY)
     await observe.connection.execute("UPDATE other SET expires_at = clock_timestamp() + interval '60 s'")
     await link.swap(OURS.release, OTHERS.release.sql)
     with suppress(LeaseTableError):
         await held.release()
-    await until(lambda: recorder.of(ReleaseFailed))
+    await until(lambda: recorder.of(ReleaseFailed), within=10)
     assert SETTING in recorder.of(ReleaseFailed)[0].error
     row = await observe.connection.fetchrow("SELECT released_at, expires_at > clock_timestamp() FROM other")
     assert tuple(row or ()) == (None, True)
@@ -153,13 +153,13 @@ async def test_question_that_is_answered_with_nothing_by_another_statement_is_no
 async def test_release_without_its_statement_names_the_setting(one: Pool, link: Link, observe: Observer) -> None:
     """A release whose statement is gone leaves the row to its ttl, and the log names the setting."""
     recorder = Recorder()
-    held = await acquire(one, KEY, ttl=1, observer=recorder)
+    held = await acquire(one, KEY, ttl=3, observer=recorder)
     await link.swap(OURS.release, None)
     with suppress(LeaseTableError):
         await held.release()
-    await until(lambda: recorder.of(ReleaseFailed))
+    await until(lambda: recorder.of(ReleaseFailed), within=10)
     assert SETTING in recorder.of(ReleaseFailed)[0].error
-    await observe.until_free(KEY, within=2)
+    await observe.until_free(KEY, within=4)
 
 
 VERBS: dict[str, tuple[Statement, Callable[[Pool], Awaitable[object]]]] = {
