@@ -14,6 +14,7 @@
 --
 -- An UPDATE that does not set the column passes as the last writer: every writer has to set it.
 -- Both keep the search_path under which they are created: that is where they find the table `lease`.
+-- Where the lease table has another name put that after FROM and INTO in the first function.
 CREATE OR REPLACE FUNCTION lease_assert_held(key text, holder text, fence bigint) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from importlib.resources import files
 
 import asyncpg
 import pytest
 
-from asyncpg_lease import acquire, lease
+from asyncpg_lease import LeaseTable, acquire, lease
 from tests.fencing.writing import HARMS, ISOLATIONS, KEY, SNAPSHOT_ISOLATIONS, is_shut, until_waiting
 from tests.support.observe import Observer
 from tests.support.typing import Connection, Pool
@@ -30,6 +31,21 @@ def state_of(error: BaseException) -> str | None:
 
 
 # lease_assert_held -------------------------------------------------------------------------------
+
+
+async def test_assertion_finds_a_table_of_another_name_where_the_file_says_so(pool: Pool, observe: Observer) -> None:
+    """The name after FROM and INTO is the lease table's."""
+    table = LeaseTable(pool, "jobs", schema="public")
+    await table.create()
+    await observe.connection.execute(re.sub(r"\b(FROM|INTO) lease\b", r"\1 jobs", SQL))
+    held = await acquire(table, KEY)
+    for isolation in ISOLATIONS:
+        async with observe.connection.transaction(isolation=isolation):  # type: ignore[arg-type]
+            await observe.connection.execute(ASSERT, KEY, held.holder, held.fence)
+    await held.release()
+    with pytest.raises(asyncpg.PostgresError, match="is not held") as caught:
+        await observe.connection.execute(ASSERT, KEY, held.holder, held.fence)
+    assert state_of(caught.value) == NOT_HELD
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
