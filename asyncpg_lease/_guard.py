@@ -11,7 +11,7 @@ import asyncpg
 
 from asyncpg_lease._driver import ask, ask_again, terminate
 from asyncpg_lease._options import Duration, fold_duration
-from asyncpg_lease._statements import IDENTITY, guard_row, info_row
+from asyncpg_lease._statements import IDENTITY, guard_row, info_row, is_live
 from asyncpg_lease._tasks import CANCELLED_LIMIT, start_timer
 from asyncpg_lease.errors import LeaseError, LeaseSnapshotError
 
@@ -32,6 +32,7 @@ __all__ = [
     "confirm",
     "fold_idle_timeout",
     "guard",
+    "guard_first",
     "opened",
 ]
 
@@ -52,7 +53,7 @@ ROLLBACK_LIMIT = 5.0
 class Over(NamedTuple):
     """A tenure that a check did not find live: the row's holder and fence, None where there is no row.
 
-    With a conflict nothing is known of the row, but that it changed while the check ran.
+    Of a first statement's check they are not known, with a conflict only that the row changed while it ran.
     """
 
     holder: str | None
@@ -150,40 +151,52 @@ async def check_database(store: Store, tenure: Tenure, connection: AnyConnection
     store.remember(connection)
 
 
-async def guard(
-    store: Store, tenure: Tenure, connection: AnyConnection, *, idle: int | None, first: bool
-) -> Over | None:
-    """Check the tenure inside the open transaction; return None where it is live, and its successor shut out.
+async def guard_first(store: Store, tenure: Tenure, connection: AnyConnection, *, idle: int | None) -> Over | None:
+    """Check the tenure as the open transaction's first statement; return None where it is live, its successor shut out.
+
+    Anything else is to be confirmed after the transaction's end.
 
     Args:
         store: the lease's table.
         tenure: what must be live.
-        connection: with the open transaction.
+        connection: with the open transaction, in which nothing was sent yet.
         idle: milliseconds for which the transaction may be idle; None: what the session has.
-        first: whether this is the transaction's first statement, so that its snapshot is a new one. What it answers
-            then is to be confirmed after the transaction's end.
 
     Raises:
-        LeaseSnapshotError: not first, and the transaction's snapshot is older than the lease's row.
+        RuntimeError: the transaction is read-only.
+        Exception: what the driver raised.
+    """
+    args = (tenure.key, tenure.holder, str(tenure.fence), None if idle is None else str(idle))
+    try:
+        with _in_own_words(store, tenure):
+            live = is_live((await ask(connection, store.name.statements.guard_first, *args))[0])
+    except asyncpg.SerializationError as error:
+        return Over(None, None, error)
+    return None if live else Over(None, None)
+
+
+async def guard(store: Store, tenure: Tenure, connection: AnyConnection) -> Over | None:
+    """Check the tenure inside a transaction; return None where it is live, and its successor shut out.
+
+    Args:
+        store: the lease's table.
+        tenure: what must be live.
+        connection: with the open transaction, whose snapshot may be an old one.
+
+    Raises:
+        LeaseSnapshotError: the transaction's snapshot is older than the lease's row.
         RuntimeError: the transaction is read-only, or has failed.
         Exception: what the driver raised.
     """
-    args = (
-        *(tenure.key, tenure.holder, str(tenure.fence)),
-        *(None if idle is None else str(idle), "first" if first else "later"),
-    )
+    args = (tenure.key, tenure.holder, str(tenure.fence))
     try:
         with _in_own_words(store, tenure):
             row = guard_row((await ask(connection, store.name.statements.guard, *args))[0])
     except asyncpg.SerializationError as error:
-        if first:
-            return Over(None, None, error)
         raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence) from error
     if row.live:
         return None
     over = Over(row.holder, row.fence)
-    if first:
-        return over
     if row.snapshot == "new":
         return await confirm(store, tenure, connection, over)
     if row.fence is None:

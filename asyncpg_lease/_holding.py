@@ -18,6 +18,7 @@ from asyncpg_lease._guard import (
     confirm,
     fold_idle_timeout,
     guard,
+    guard_first,
     opened,
 )
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
@@ -159,7 +160,7 @@ class Holding:
         self._check_usable()
         check_connection(connection, in_transaction=True)
         await check_database(self._store, self.claim.tenure, connection)
-        over = await guard(self._store, self.claim.tenure, connection, idle=None, first=False)
+        over = await guard(self._store, self.claim.tenure, connection)
         if over is not None:
             self._raise_over(over)
         self._check_usable()
@@ -175,7 +176,7 @@ class Holding:
         check_connection(connection, in_transaction=False)
         await check_database(self._store, self.claim.tenure, connection)
         async with opened(connection, isolation):
-            over = await guard(self._store, self.claim.tenure, connection, idle=idle, first=True)
+            over = await guard_first(self._store, self.claim.tenure, connection, idle=idle)
             if over is None:
                 # A lock may have been waited for until the lease was given up or left.
                 self._check_usable()

@@ -31,6 +31,7 @@ __all__ = [
     "claim_row",
     "guard_row",
     "info_row",
+    "is_live",
     "key_range",
     "quote_name",
     "renew_rows",
@@ -45,7 +46,7 @@ logger = logging.getLogger("asyncpg_lease")
 
 _TABLE = re.compile(r"\blease\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-_NAMES = ("table", "claim", "renew", "release", "get", "list", "guard", "identity")
+_NAMES = ("table", "claim", "renew", "release", "get", "list", "guard", "guard_first", "identity")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
@@ -141,6 +142,7 @@ class Statements(NamedTuple):
     get: Statement
     list: Statement
     guard: Statement
+    guard_first: Statement
 
     @classmethod
     def bound_to(cls, table: str) -> Statements:
@@ -224,6 +226,12 @@ def guard_row(row: Sequence[object]) -> GuardRow:
         None if fence is None else _number(int, fence),
         _word(_SNAPSHOTS, snapshot),
     )
+
+
+def is_live(row: Sequence[object]) -> bool:
+    """Read the row of guard_first.sql; raises as `claim_row` does."""
+    (live,) = row
+    return _word(_LIVES, live)
 
 
 def info_row(row: Sequence[object]) -> LeaseInfo:

@@ -1,5 +1,5 @@
--- Checks a tenure and keeps its successor out until the transaction ends: $1 key, $2 holder, $3 fence, $4 milliseconds
--- for which the transaction may be idle (null: as the session has it), $5 whether this is its first statement.
+-- Checks a tenure and keeps its successor out until the transaction ends, in a transaction that is open already:
+-- $1 key, $2 holder, $3 fence.
 --
 -- Invariant: whoever changes hands or deletes takes FOR UPDATE first, which FOR KEY SHARE keeps out; renewals and
 -- releases change no key and pass. FOR SHARE would hold up the holder's own heartbeat, and a plain SELECT would let
@@ -7,44 +7,31 @@
 --   guarded  the tenure, if it is live; what is locked stays locked until the end, or to a ROLLBACK TO before it
 --   there    the key's row whatever it says, only under a snapshot that may be older than the row; fails with 40001
 --            where it changed hands or was deleted since
---   latest   only then: inserts nothing, since the row is there and is locked, but fails with 40001 where the row's latest version is not the one that the snapshot shows. Without it
---            a lease that was released since would pass: to a lock of the key an older version is good enough.
+--   latest   only then: inserts nothing, since the row is there and is locked, but fails with 40001 where the row's
+--            latest version is not the one that the snapshot shows. Without it a lease that was released since
+--            would pass: to a lock of the key an older version is good enough.
 --            After the lock, so that it is not the older version's turn again, and for a tenure that is over too,
 --            since it may have been renewed since.
 -- The second look at the expiry is for a lock that was waited for, after both.
 -- Answers one row: live or over, the row's holder and fence (null where there is no row), and whether the snapshot is
 -- a new one of this statement's or may be an old one.
--- The last parameter is this statement's stamp, which the library puts in the place of 'stamp', and so is the last column
--- of the answer: what was carried out in the place of another statement does nothing, and its answer is not believed.
+-- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH own AS (
-    SELECT CASE
-        WHEN $5::text = 'first' OR current_setting('transaction_isolation') LIKE 'read%' THEN 'new'
-        ELSE 'old'
-    END AS snapshot
+    SELECT CASE WHEN current_setting('transaction_isolation') LIKE 'read%' THEN 'new' ELSE 'old' END AS snapshot
 ), guarded AS (
     SELECT expires_at FROM lease
     WHERE key = $1::text AND holder = $2::text AND fence = $3::text::bigint
-        AND released_at IS NULL AND expires_at > clock_timestamp() AND $6::text = 'stamp'
+        AND released_at IS NULL AND expires_at > clock_timestamp() AND $4::text = 'stamp'
     FOR KEY SHARE
 ), there AS (
     SELECT key, holder, fence, acquired_at, expires_at FROM lease
     WHERE key = $1::text AND (SELECT snapshot FROM own) = 'old' AND (SELECT count(*) FROM guarded) >= 0
-        AND $6::text = 'stamp'
+        AND $4::text = 'stamp'
     FOR KEY SHARE
 ), latest AS (
     INSERT INTO lease (key, holder, fence, acquired_at, expires_at)
     SELECT key, holder, fence, acquired_at, expires_at FROM there
     ON CONFLICT DO NOTHING
-), idle AS (
-    SELECT set_config(
-        'idle_in_transaction_session_timeout',
-        least(
-            $4::text::bigint,
-            nullif((1000 * extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval))::bigint, 0)
-        )::text,
-        true
-    )
-    WHERE $4::text IS NOT NULL AND $6::text = 'stamp'
 )
 SELECT
     CASE
@@ -57,4 +44,3 @@ SELECT
     own.snapshot,
     'stamp'::text
 FROM own LEFT JOIN lease AS target ON target.key = $1::text
-WHERE (SELECT count(*) FROM idle) >= 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseLostError, LeaseTable, LeaseUnavailableError, acquire, lease
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, LeaseUnavailableError, acquire, lease
 from asyncpg_lease.events import Lost, RenewFailed
 from tests.conftest import MakePool
 from tests.fencing.writing import ISOLATIONS, KEY, SNAPSHOT_ISOLATIONS, until_waiting, write, written
@@ -76,16 +77,14 @@ async def test_operator_who_deletes_waits_for_the_end(
     await held.release()
 
 
+@pytest.mark.parametrize("by", ["transaction", "guard"])
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_holder_renews_and_verifies_during_its_transaction(
-    pool: Pool, connection: Connection, isolation: str
+    pool: Pool, connection: Connection, isolation: str, by: str
 ) -> None:
     """Renewals, of the heartbeat too, and questions pass a guarded row in milliseconds."""
     told = Recorder()
-    async with (
-        lease(pool, KEY, ttl=0.9, observer=told) as held,
-        held.transaction(connection, isolation=isolation, idle_timeout=None),  # type: ignore[arg-type]
-    ):
+    async with lease(pool, KEY, ttl=0.9, observer=told) as held, _guarded(held, connection, isolation, by):
         started, before = time.monotonic(), held.expires_at
         await held.verify()
         await held.renew()
@@ -192,15 +191,16 @@ async def test_check_that_waited_for_a_change_of_a_live_row_is_no_loss(
     await held.release()
 
 
+@pytest.mark.parametrize("by", ["transaction", "guard"])
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_check_that_waited_past_the_expiry_is_a_loss(
-    pool: Pool, connection: Connection, observe: Observer, isolation: str
+    pool: Pool, connection: Connection, observe: Observer, isolation: str, by: str
 ) -> None:
     """What was live before the wait for a lock may have run out after it."""
     held = await acquire(pool, KEY, ttl=30)
     await observe.shift(KEY, -29.2)
     async with observe.locked(KEY):
-        task = asyncio.create_task(_write_guarded(held.transaction(connection, isolation=isolation), connection))  # type: ignore[arg-type]
+        task = asyncio.create_task(_write_guarded(_guarded(held, connection, isolation, by), connection))
         await until_waiting(observe)
         await observe.until_free(KEY, within=2)
     with pytest.raises(LeaseLostError) as caught:
@@ -272,3 +272,15 @@ async def test_check_that_ends_after_the_lease_was_left_starts_nothing(
 async def _write_guarded(transaction: AbstractAsyncContextManager[None], connection: Connection) -> None:
     async with transaction:
         await write(connection, "A")
+
+
+@asynccontextmanager
+async def _guarded(held: Lease, connection: Connection, isolation: str, by: str) -> AsyncIterator[None]:
+    """Guard a transaction by the one check or by the other."""
+    if by == "transaction":
+        async with held.transaction(connection, isolation=isolation, idle_timeout=None):  # type: ignore[arg-type]
+            yield
+    else:
+        async with connection.transaction(isolation=isolation):  # type: ignore[arg-type]
+            await held.guard(connection)
+            yield

@@ -11,6 +11,7 @@ import asyncpg_lease
 from asyncpg_lease._statements import bind
 
 FILES = sorted(path.name for path in files(asyncpg_lease).joinpath("sql").iterdir() if path.name.endswith(".sql"))
+ON_A_TABLE = ["claim", "get", "guard", "guard_first", "list", "release", "renew", "table"]
 FROZEN = re.compile(
     r"\bnow\s*\(|'now'|\b(current_timestamp|current_date|current_time|localtime|localtimestamp"
     r"|transaction_timestamp|statement_timestamp)\b",
@@ -26,7 +27,7 @@ def read(name: str) -> str:
 
 def test_statements_are_all_there() -> None:
     """One file for each statement or object."""
-    assert {"claim.sql", "get.sql", "guard.sql", "list.sql", "release.sql", "renew.sql", "table.sql"} <= set(FILES)
+    assert {f"{name}.sql" for name in ON_A_TABLE} <= set(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -43,7 +44,7 @@ def test_statement_says_its_invariant_in_its_header(name: str) -> None:
     assert "-- Invariant: " in header[0]
 
 
-@pytest.mark.parametrize("name", ["claim", "get", "guard", "list", "release", "renew", "table"])
+@pytest.mark.parametrize("name", ON_A_TABLE)
 def test_statement_bound_to_a_table_has_no_comment_and_no_other_name(name: str) -> None:
     """What is sent has the table's name wherever the file says `lease`, and nothing that only people read."""
     bound = bind(name, '"x"')
