@@ -69,8 +69,9 @@ class LeaseUnavailableError(LeaseError):
 
     Attributes:
         key: the key that was asked for.
-        retry_after: seconds until the incumbent's row runs out unless it is renewed; 0.0 or less: it ran
-            out already and another contender was quicker; None where a race hid the incumbent.
+        retry_after: seconds until the incumbent's row runs out unless it is renewed; 0.0 or less: it is over
+            already, but a guarded transaction keeps the key shut, or another contender was quicker; None where a
+            race hid the incumbent.
         holder: the incumbent's holder, None where a race hid it.
         fence: the incumbent's fence, None where a race hid it.
         expires_at: when the incumbent's row runs out, by the server's clock; None where a race hid it.
@@ -98,7 +99,12 @@ class LeaseUnavailableError(LeaseError):
     def _message(self) -> str:
         if self.holder is None:
             return f"lease {self.key!r} is unavailable: another contender was quicker; try again, or pass wait="
-        left = None if self.retry_after is None else f"{max(self.retry_after, 0.0):.3f} s more"
+        if self.retry_after is not None and self.retry_after <= 0:
+            return (
+                f"lease {self.key!r} is unavailable: {self.holder!r} with fence {self.fence} has it no longer, but a"
+                " guarded transaction keeps the key shut, or another contender was quicker; try again, or pass wait="
+            )
+        left = None if self.retry_after is None else f"{self.retry_after:.3f} s more"
         if self.resting:
             until = "" if left is None else f" for {left}"
             return (

@@ -4,9 +4,10 @@
 -- fence the key had before. Who gets nothing writes nothing, locks nothing and waits for nobody (but for an
 -- uncommitted first insert of the same key).
 --   seen   what is there, without a lock
---   free   the row, locked, if it ran out or is this holder's own live tenure; SKIP LOCKED, because a row
---          that somebody else has locked is being claimed or guarded: not ours now, and not worth a wait.
---          FOR UPDATE, because that alone waits for a fenced transaction's FOR KEY SHARE.
+--   mine   this holder's own live tenure, locked so that the fenced transactions of its other handles let it pass
+--   ended  the row, locked, if it ran out; SKIP LOCKED, because a row that somebody else has locked is being
+--          claimed or guarded: not ours now, and not worth a wait. FOR UPDATE, because that alone waits for a
+--          fenced transaction's FOR KEY SHARE.
 --   taken  the change of hands, or, for one's own live tenure, the join: same fence, never a shorter expiry
 --   floor  where new keys start; the lock makes a prune that raises it wait for this insert
 --   fresh  the first row of a key; without a conflict target, so that no race can raise a unique violation
@@ -16,12 +17,17 @@
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH seen AS (
     SELECT holder, fence, acquired_at, expires_at, released_at FROM lease WHERE key = $1::text
-), free AS (
-    SELECT key, holder, released_at, released_at IS NULL AND expires_at > clock_timestamp() AS live
-    FROM lease
-    WHERE key = $1::text AND (expires_at <= clock_timestamp() OR (holder = $2::text AND released_at IS NULL))
-        AND $4::text = 'stamp'
+), mine AS (
+    SELECT key, holder, released_at, true AS live FROM lease
+    WHERE key = $1::text AND holder = $2::text AND released_at IS NULL AND expires_at > clock_timestamp()
+        AND (SELECT holder = $2::text FROM seen) AND $4::text = 'stamp'
+    FOR NO KEY UPDATE SKIP LOCKED
+), ended AS (
+    SELECT key, holder, released_at, false AS live FROM lease
+    WHERE key = $1::text AND expires_at <= clock_timestamp() AND $4::text = 'stamp'
     FOR UPDATE SKIP LOCKED
+), free AS (
+    SELECT * FROM mine UNION ALL SELECT * FROM ended
 ), taken AS (
     UPDATE lease AS target SET
         holder = $2::text,
@@ -48,7 +54,7 @@ WITH seen AS (
     UNION ALL
     SELECT 'fresh', holder, fence, acquired_at, expires_at, NULL FROM fresh
     UNION ALL
-    SELECT CASE WHEN released_at IS NULL THEN 'unavailable' ELSE 'resting' END, holder, fence, acquired_at, expires_at, NULL
+    SELECT CASE WHEN released_at IS NOT NULL AND expires_at > clock_timestamp() THEN 'resting' ELSE 'unavailable' END, holder, fence, acquired_at, expires_at, NULL
     FROM seen
     WHERE NOT EXISTS (SELECT FROM taken) AND NOT EXISTS (SELECT FROM fresh)
 )
