@@ -3,7 +3,9 @@
 -- Invariant: no tenure that is over passes the function, and no fence that the trigger is set on ever falls.
 --
 -- lease_assert_held(key, holder, fence) fails with SQLSTATE AL001 unless that tenure is live, and keeps its successor
--- out until the transaction ends; a transaction whose snapshot is older than the row fails with 40001.
+-- out until the transaction ends; a transaction whose snapshot is older than the row fails with 40001. Call it in a
+-- statement of its own before what it guards, by PERFORM in a function: in a condition or a WITH of another one the
+-- planner may leave it out, or run it last. Who calls it needs SELECT, INSERT and UPDATE on the lease table.
 --
 -- lease_reject_stale_fence(column [, key column ..]) is a trigger. It refuses with SQLSTATE AL002 whatever would lower
 -- a row's fence or leave it out; an equal one is allowed, since one tenure writes many times. With key columns it also
@@ -12,11 +14,12 @@
 --   CREATE TRIGGER fenced BEFORE INSERT OR UPDATE ON report
 --       FOR EACH ROW EXECUTE FUNCTION lease_reject_stale_fence('last_fence');
 --
--- An UPDATE that does not set the column passes as the last writer: every writer has to set it.
--- Both keep the search_path under which they are created: that is where they find the table `lease`.
+-- An UPDATE that does not set the column passes as the last writer: every writer has to set it. Key columns are to be
+-- NOT NULL. A BEFORE trigger of a later name may change what this one has looked at; AFTER, it looks last.
+-- Both find their tables through the search_path under which this file is run, and no session's temporary ones.
 -- Where the lease table has another name put that after FROM and INTO in the first function.
 CREATE OR REPLACE FUNCTION lease_assert_held(key text, holder text, fence bigint) RETURNS void
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     held bool;
     inserted bool := false;
@@ -50,33 +53,52 @@ END
 $$;
 
 CREATE OR REPLACE FUNCTION lease_reject_stale_fence() RETURNS trigger
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     own bigint;
     least_allowed bigint;
+    keys name[] := TG_ARGV[1:];
     same text;
+    row_key text;
 BEGIN
-    IF TG_NARGS = 0 THEN
-        RAISE EXCEPTION 'trigger % on %: name the column of the fence, as in lease_reject_stale_fence(''last_fence'')',
+    IF TG_NARGS = 0 OR TG_LEVEL <> 'ROW' OR TG_OP NOT IN ('INSERT', 'UPDATE') THEN
+        RAISE EXCEPTION 'trigger % on %: it is for each row, on INSERT or UPDATE, and takes the column of the fence, as in lease_reject_stale_fence(''last_fence'')',
             TG_NAME, TG_RELID::regclass;
     END IF;
     EXECUTE format('SELECT ($1).%I', TG_ARGV[0]) INTO own USING NEW;
     IF TG_OP = 'UPDATE' THEN
         EXECUTE format('SELECT ($1).%I', TG_ARGV[0]) INTO least_allowed USING OLD;
     ELSIF TG_NARGS > 1 THEN
-        SELECT string_agg(format('other.%1$I = ($1).%1$I', name), ' AND ') INTO same
-        FROM unnest(TG_ARGV) WITH ORDINALITY AS argument (name, number) WHERE number > 1;
+        SELECT string_agg(format('other.%1$I = ($1).%1$I', name), ' AND ') INTO same FROM unnest(keys) AS name;
         EXECUTE format('SELECT max(other.%I) FROM %s AS other WHERE %s', TG_ARGV[0], TG_RELID::regclass, same)
             INTO least_allowed USING NEW;
     END IF;
     IF own < least_allowed OR own IS NULL THEN
+        IF keys = '{}' THEN
+            SELECT coalesce(array_agg(attname), '{}') INTO keys FROM pg_index JOIN pg_attribute ON attrelid = indrelid
+            WHERE indrelid = TG_RELID AND indisprimary AND attnum = ANY (indkey);
+        END IF;
+        -- Not the whole row: it may be long, and is not for everybody who reads the log.
+        EXECUTE format('SELECT left(concat_ws('', '', NULL %s), 200)', (
+            SELECT string_agg(format(', ($1).%I::text', name), '') FROM unnest(keys) AS name
+        )) INTO row_key USING NEW;
         RAISE EXCEPTION USING
             ERRCODE = 'AL002',
             MESSAGE = format('stale fence %s for %s: fence %s has written already',
                 coalesce(own::text, 'none'), TG_RELID::regclass, coalesce(least_allowed::text, 'none')),
-            DETAIL = format('The row is %s.', NEW),
+            DETAIL = format('Key (%s)=(%s).', array_to_string(keys, ', '), row_key),
             HINT = 'Stop the job: somebody else has its lease by now.';
     END IF;
     RETURN NEW;
+END
+$$;
+
+-- Schemas by name, since "$user" would be each caller's own, and temporary tables last, where they would be first.
+DO $$
+DECLARE
+    path text := (SELECT string_agg(quote_ident(name), ', ') FROM unnest(current_schemas(false)) AS schema (name));
+BEGIN
+    EXECUTE format('ALTER FUNCTION lease_assert_held(text, text, bigint) SET search_path = %s, pg_temp', path);
+    EXECUTE format('ALTER FUNCTION lease_reject_stale_fence() SET search_path = %s, pg_temp', path);
 END
 $$;
