@@ -7,10 +7,10 @@ connection meanwhile, and stops the body when the lease is gone.
 from __future__ import annotations
 
 from asyncpg_lease._acquire import LeaseContext, acquire, lease, try_acquire
-from asyncpg_lease._guard import IdleTimeout, Isolation
 from asyncpg_lease._lease import Lease, current_lease
 from asyncpg_lease._options import Duration, OnLost
 from asyncpg_lease._statements import LeaseInfo
+from asyncpg_lease._transaction import IdleTimeout, Isolation
 from asyncpg_lease.errors import (
     LeaseError,
     LeaseLostError,

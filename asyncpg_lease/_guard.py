@@ -3,51 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, NamedTuple
 
-import anyio
 import asyncpg
 
-from asyncpg_lease._driver import ask, ask_again, terminate
-from asyncpg_lease._options import Duration, fold_duration
+from asyncpg_lease._driver import ask, ask_again
 from asyncpg_lease._statements import IDENTITY, guard_row, info_row, is_live
-from asyncpg_lease._tasks import CANCELLED_LIMIT, start_timer
+from asyncpg_lease._transaction import closing_unless
 from asyncpg_lease.errors import LeaseError, LeaseSnapshotError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from asyncpg_lease._driver import AnyConnection
     from asyncpg_lease._store import Store
     from asyncpg_lease._tenure import Tenure
 
 __all__ = [
-    "IdleTimeout",
-    "Isolation",
     "Over",
     "check_connection",
     "check_database",
-    "check_isolation",
     "confirm",
-    "fold_idle_timeout",
     "guard",
     "guard_first",
-    "opened",
 ]
-
-IdleTimeout: TypeAlias = Duration | Literal["ttl"] | None
-"""Seconds or a timedelta; ``"ttl"``: the lease's; None: what the session has."""
-
-Isolation: TypeAlias = Literal["read_committed", "repeatable_read", "serializable"]
-"""An isolation level in asyncpg's words."""
-
-MIN_IDLE = 0.001
-MAX_IDLE = (2**31 - 1) / 1000
-"""What PostgreSQL's setting, milliseconds in 32 bits, can hold."""
-
-ROLLBACK_LIMIT = 5.0
-"""Seconds for a rollback; past that the connection is closed instead, and the server rolls back by itself."""
 
 
 class Over(NamedTuple):
@@ -59,32 +40,6 @@ class Over(NamedTuple):
     holder: str | None
     fence: int | None
     conflict: asyncpg.SerializationError | None = None
-
-
-def check_isolation(isolation: object) -> None:
-    """Refuse an isolation level that is none of those.
-
-    Raises:
-        ValueError: it is none.
-    """
-    levels = get_args(Isolation)
-    if isolation is not None and isolation not in levels:
-        msg = f"isolation must be None or one of {', '.join(map(repr, levels))}, not {isolation!r}"
-        raise ValueError(msg)
-
-
-def fold_idle_timeout(value: object, ttl: float) -> int | None:
-    """Return the milliseconds, None for what the session has.
-
-    Raises:
-        TypeError: it is neither a duration, "ttl" nor None.
-        ValueError: it is out of range.
-    """
-    if value is None:
-        return None
-    if value == "ttl":
-        return max(1, round(1000 * min(ttl, MAX_IDLE)))
-    return round(1000 * fold_duration("idle_timeout", value, MIN_IDLE, MAX_IDLE))
 
 
 def check_connection(connection: object, *, in_transaction: bool) -> None:
@@ -99,7 +54,7 @@ def check_connection(connection: object, *, in_transaction: bool) -> None:
         raise TypeError(msg)
     guarded: AnyConnection = connection  # type: ignore[assignment] # as a caller without a type checker would
     try:
-        closed, open_already = guarded.is_closed(), guarded.is_in_transaction()
+        closed, in_one = guarded.is_closed(), guarded.is_in_transaction()
     except asyncpg.InterfaceError as error:
         msg = f"the connection cannot be used: {error}"
         raise RuntimeError(msg) from error
@@ -110,13 +65,15 @@ def check_connection(connection: object, *, in_transaction: bool) -> None:
     if getattr(connection, "_loop", loop) is not loop:
         msg = f"the connection {connection!r} belongs to another event loop"
         raise RuntimeError(msg)
-    if open_already and not in_transaction:
+    # Where its BEGIN was cut off the driver would take the next transaction for a savepoint, and commit nothing.
+    begun = in_one or getattr(connection, "_top_xact", None) is not None
+    if begun and not in_transaction:
         msg = (
             f"a transaction is open on {connection!r} already, and this one would be a savepoint of it:"
             " use another connection, or held.guard(connection) inside the open one"
         )
         raise RuntimeError(msg)
-    if in_transaction and not open_already:
+    if in_transaction and not in_one:
         msg = (
             f"no transaction is open on {connection!r}, and a guard ends with its transaction:"
             " open one, or use held.transaction(connection)"
@@ -135,7 +92,7 @@ async def check_database(store: Store, tenure: Tenure, connection: AnyConnection
         return
     # First, since it may take its time, and in an open transaction the other one may be what takes the snapshot.
     expected = await store.identity()
-    with _in_own_words(store, tenure):
+    with _in_own_words(store, tenure), _bounded_question(connection):
         found = (await ask(connection, IDENTITY))[0]
     if found != expected:
         # The pool's own connections may lead elsewhere by now, after a failover to another server.
@@ -192,6 +149,8 @@ async def guard(store: Store, tenure: Tenure, connection: AnyConnection) -> Over
     try:
         with _in_own_words(store, tenure):
             row = guard_row((await ask(connection, store.name.statements.guard, *args))[0])
+            # A COMMIT that was cut off may have been carried out only now.
+            check_connection(connection, in_transaction=True)
     except asyncpg.SerializationError as error:
         raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence) from error
     if row.live:
@@ -215,7 +174,8 @@ async def confirm(store: Store, tenure: Tenure, connection: AnyConnection, over:
         SerializationError: it is live, and the check met a change of its row.
         LeaseSnapshotError: it is live, and the check saw the row as it was before.
     """
-    rows = await ask_again(connection, store.name.statements.get, tenure.key)
+    with _bounded_question(connection):
+        rows = await ask_again(connection, store.name.statements.get, tenure.key)
     if not rows:
         return Over(None, None)
     info = info_row(rows[0])
@@ -226,33 +186,12 @@ async def confirm(store: Store, tenure: Tenure, connection: AnyConnection, over:
     raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence)
 
 
-@asynccontextmanager
-async def opened(connection: AnyConnection, isolation: Isolation | None) -> AsyncIterator[None]:
-    """Open a transaction; commit it, or roll it back and let the body's own exception out.
+def _bounded_question(connection: AnyConnection) -> AbstractContextManager[None]:
+    """Close the connection where a question is cut off; not in the caller's own transaction.
 
-    The driver's own block lets out the error of a rollback that failed in its place: a loss that has come while the
-    server ended the session would be hidden by a closed connection.
+    The rollback of that, on a closed connection, would come out in the place of a cancellation.
     """
-    transaction = connection.transaction(isolation=isolation)
-    await transaction.start()
-    try:
-        yield
-    except BaseException as error:
-        # On a frozen link it would never end, and a transaction that stays open keeps the key shut.
-        limit = CANCELLED_LIMIT if isinstance(error, asyncio.CancelledError) else ROLLBACK_LIMIT
-        fuse = start_timer(limit, terminate, connection)
-        try:
-            with anyio.CancelScope(shield=True):
-                await transaction.rollback()
-        except BaseException as failure:
-            terminate(connection)
-            if not isinstance(failure, Exception):
-                raise
-            error.add_note(f"the rollback failed, and the connection is closed: {failure!r}")
-        finally:
-            fuse.cancel()
-        raise
-    await transaction.commit()
+    return nullcontext() if connection.is_in_transaction() else closing_unless(connection, asyncpg.PostgresError)
 
 
 @contextmanager

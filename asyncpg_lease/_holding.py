@@ -11,19 +11,11 @@ from typing import TYPE_CHECKING
 
 from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._guard import (
-    check_connection,
-    check_database,
-    check_isolation,
-    confirm,
-    fold_idle_timeout,
-    guard,
-    guard_first,
-    opened,
-)
+from asyncpg_lease._guard import check_connection, check_database, confirm, guard, guard_first
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
 from asyncpg_lease._release import start_release
 from asyncpg_lease._tasks import CANCELLED_LIMIT, wait_shielded
+from asyncpg_lease._transaction import check_isolation, fold_idle_timeout, opened
 from asyncpg_lease.errors import LeaseLostError, LossReason
 from asyncpg_lease.events import Lost, Notifier, ReleaseFailed
 
@@ -34,9 +26,10 @@ if TYPE_CHECKING:
 
     from asyncpg_lease._claims import Claim
     from asyncpg_lease._driver import AnyConnection
-    from asyncpg_lease._guard import IdleTimeout, Isolation, Over
+    from asyncpg_lease._guard import Over
     from asyncpg_lease._options import Options
     from asyncpg_lease._store import Store
+    from asyncpg_lease._transaction import IdleTimeout, Isolation
 
 __all__ = ["Holding", "State"]
 

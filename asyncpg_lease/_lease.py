@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from asyncpg_lease._driver import RecordT
-    from asyncpg_lease._guard import IdleTimeout, Isolation
+    from asyncpg_lease._transaction import IdleTimeout, Isolation
     from asyncpg_lease.errors import LeaseLostError
 
 __all__ = ["Lease", "current_lease"]

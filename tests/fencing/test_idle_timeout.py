@@ -11,8 +11,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseTable, acquire, lease
-from asyncpg_lease._guard import IdleTimeout
+from asyncpg_lease import IdleTimeout, LeaseTable, acquire, lease
 from tests.conftest import MakePool
 from tests.fencing.writing import KEY, write, written
 from tests.support.observe import Observer

@@ -18,7 +18,7 @@ import pytest
 from obstore.store import MemoryStore
 from redis.asyncio import Redis
 
-from asyncpg_lease._guard import Isolation
+from asyncpg_lease import Isolation
 from tests.conftest import MakePool
 from tests.support.peers import http_server, redis_server
 

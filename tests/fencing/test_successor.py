@@ -215,7 +215,7 @@ async def test_loss_while_the_check_waits_ends_the_wait(pool: Pool, connection: 
     with pytest.raises(LeaseLostError) as caught:
         async with lease(pool, KEY, ttl=0.9) as held, observe.locked(KEY):
             await _write_guarded(held.transaction(connection), connection)
-    assert 0.7 < time.monotonic() - started < 2
+    assert 0.7 < time.monotonic() - started < 5
     assert caught.value.reason == "unreachable"
     assert not connection.is_in_transaction()
     await write(connection, "B")

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 
 import asyncpg
+import psycopg
 import pytest
 
 from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
@@ -220,6 +221,32 @@ async def test_rollback_on_a_frozen_link_is_bounded(pool: Pool, proxy: Proxy, ti
     assert time.monotonic() - started < (2 if times == 1 else 0.4)
     assert frozen.is_closed()
     proxy.thaw()
+    await held.release()
+
+
+async def test_rollback_of_a_session_that_has_ended_while_the_process_was_paused_comes_to_an_end(
+    pool: Pool, connection: Connection, observe: Observer
+) -> None:
+    """A statement that is cancelled at the moment at which its session turns out to be gone leaves nobody waiting."""
+    held = await acquire(pool, KEY)
+
+    async def body() -> None:
+        async with held.transaction(connection):
+            await write(connection, "A")
+            # Blocking, as a pause is: the loop hears of the end together with the cancellation.
+            with psycopg.connect(observe.dsn, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.get_server_pid()])
+            here().cancel()
+            await write(connection, "B")
+
+    task = asyncio.create_task(body())
+    done, _ = await asyncio.wait([task], timeout=5)
+    task.cancel()
+    assert done
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert connection.is_closed()
+    assert await written(observe) == []
     await held.release()
 
 
