@@ -169,6 +169,20 @@ def bench(session: nox.Session) -> None:
     session.run("python", "bench/run.py", *session.posargs)
 
 
+@nox.session
+def fencing(session: nox.Session) -> None:
+    """Stop holders in the middle of 1,000 writes, on the wheel's PostgreSQL and on the system's.
+
+    Arguments are those of tests/fencing/paused.py.
+    """
+    install_package(session)
+    with outside_the_checkout() as copy, session.chdir(copy):
+        run = ["python", "-m", "tests.fencing.paused", *session.posargs]
+        session.run(*run)
+        if programs := find_programs(session):
+            session.run(*run, f"--programs={programs}")
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run the suite on the installed wheel, on each Python; measure its branches on the oldest."""

@@ -1,0 +1,254 @@
+"""Stop holders in the middle of their writes, let successors begin, let the holders go on, and look for stale commits.
+
+    python -m tests.fencing.paused [--runs 1000] [--seed N] [--programs DIR]
+
+Fails if one guarded run has a stale commit, if the runs without a guard have fewer than 50, or if something that was
+to be seen was not. The same seed makes the same plan; what meets what within it is the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import asyncpg
+
+from asyncpg_lease import Lease, LeaseTable, try_acquire
+from asyncpg_lease.cli._server import EmbeddedServer
+from tests.fencing.paused_history import History, Write, complaints, table
+from tests.fencing.paused_holder import hold
+from tests.fencing.paused_tenures import AT_ONCE, CONTROL, FENCED, PARTS, PATHS, POINTS, TABLES, Tenure, writing
+from tests.fencing.paused_tenures import plan as make_plan
+from tests.fencing.writing import ISOLATIONS
+from tests.support.databases import TEST_SETTINGS, Server
+from tests.support.loops import run
+from tests.support.observe import Observer, observing
+from tests.support.processes import Child, Spawn, spawning
+from tests.support.typing import Connection, Pool, PooledConnection
+
+GUARDED_A_ROUND = (len(PATHS) - len(CONTROL)) * len(ISOLATIONS) * len(POINTS)
+LEAST_STALE = 50
+PROCESSES = 2
+PATIENCE = 60.0
+"""Seconds for anything that must come."""
+
+PAUSE = 0.01
+
+
+@dataclass(slots=True)
+class Run:
+    """One tenure whose process is stopped, and its successor."""
+
+    tenure: Tenure
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """All has happened that can before the process goes on."""
+    refused: bool = False
+    granted_in_stop: bool = False
+    successor: Lease | None = None
+    before: frozenset[int] = frozenset()
+    after: frozenset[int] = frozenset()
+
+
+class Parent:
+    """Stops a process, takes over what it holds, and has it go on."""
+
+    def __init__(self, child: Child, pool: Pool, observe: Observer) -> None:
+        self._child = child
+        self._pool = pool
+        self._observe = observe
+        # One connection, which many tasks ask.
+        self._looking = asyncio.Lock()
+        self._stopped = False
+
+    async def run(self, batch: Sequence[Tenure]) -> list[History]:
+        """Run one batch; return what was seen of each tenure that came to its point."""
+        numbers = [tenure.number for tenure in batch]
+        await self._pool.execute("INSERT INTO page SELECT 'job-' || n, 0 FROM unnest($1::int[]) AS n", numbers)
+        await self._pool.execute(
+            "INSERT INTO triggered_page SELECT 'job-' || n, 0 FROM unnest($1::int[]) AS n", numbers
+        )
+        async with self._pool.acquire() as gate:
+            for tenure in batch:
+                await gate.execute("SELECT pg_advisory_lock($1)", tenure.waits_at)
+            await self._child.send(batch=[asdict(tenure) for tenure in batch])
+            reached = (await self._child.event(within=PATIENCE))["reached"]
+            assert isinstance(reached, list)
+            runs = [Run(tenure) for tenure in batch if tenure.number in reached]
+            await self._until_waiting([run.tenure for run in runs])
+            outcomes = await self._stop_and_take_over(runs, gate)
+        return [await self._history(run, *outcomes[str(run.tenure.number)]) for run in runs]
+
+    async def _until_waiting(self, tenures: Sequence[Tenure]) -> None:
+        """Wait until the server is in the middle of the statement of each tenure that is to be stopped there."""
+        expected = {tenure.waits_at for tenure in tenures} - {None}
+        waiting = "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = ANY($1)"
+        async with asyncio.timeout(PATIENCE):
+            while {row[0] for row in await self._observe.connection.fetch(waiting, list(expected))} != expected:
+                await asyncio.sleep(PAUSE)
+
+    async def _stop_and_take_over(self, runs: Sequence[Run], gate: PooledConnection) -> dict[str, tuple[int, str]]:
+        await self._child.send(stop=True)
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            while not _has_stopped(self._child.pid):
+                await asyncio.sleep(PAUSE)
+            self._stopped = True
+            for each in runs:
+                group.create_task(self._succeed(each, gate))
+            for each in runs:
+                await each.settled.wait()
+            self._stopped = False
+            self._child.signal(signal.SIGCONT)
+            return (await self._child.event(within=PATIENCE))["outcomes"]  # type: ignore[return-value] # what the holder sends
+
+    # The successor -------------------------------------------------------------------------------
+
+    async def _succeed(self, run: Run, gate: PooledConnection) -> None:
+        """Take the key over, at once or when the guard has ended, and write."""
+        tenure = run.tenure
+        successor = await self._first_claim(tenure)
+        if successor is None:
+            run.refused = True
+            await self._let_statement_end(tenure, gate)
+            if tenure.ends == "itself":
+                run.settled.set()
+        while successor is None:
+            await asyncio.sleep(PAUSE)
+            successor = await try_acquire(self._pool, tenure.key, ttl=PATIENCE)
+        run.successor, run.granted_in_stop = successor, self._stopped
+        async with self._pool.acquire() as connection:
+            write = asyncio.ensure_future(self._write(run, connection, successor.fence))
+            while tenure.path in FENCED and not write.done() and not await self._is_blocked(connection):
+                await asyncio.sleep(PAUSE)
+            if tenure.path not in FENCED:
+                await write
+            if not run.refused:
+                await self._let_statement_end(tenure, gate)
+            # Behind the holder's own lock of the row it ends when that has gone on.
+            run.settled.set()
+            await write
+
+    async def _first_claim(self, tenure: Tenure) -> Lease | None:
+        """Claim once the row has run out; a refusal is then a lock's doing, and comes at once.
+
+        One that waited for the guard would never come where the holder goes on only after it.
+        """
+        while True:
+            if tenure.ttl >= PATIENCE / 2:
+                # Again, where a renewal was on its way to the server already.
+                async with self._looking:
+                    await self._observe.expire(tenure.key)
+            while not await self._is_free(tenure.key):
+                await asyncio.sleep(PAUSE)
+            successor = await try_acquire(self._pool, tenure.key, ttl=PATIENCE)
+            if successor is not None or await self._is_free(tenure.key):
+                return successor
+
+    async def _is_free(self, key: str) -> bool:
+        async with self._looking:
+            return await self._observe.is_free(key)
+
+    async def _is_blocked(self, connection: PooledConnection) -> bool:
+        async with self._looking:
+            blockers = "SELECT cardinality(pg_blocking_pids($1)) > 0"
+            return bool(await self._observe.connection.fetchval(blockers, connection.get_server_pid()))
+
+    async def _let_statement_end(self, tenure: Tenure, gate: PooledConnection) -> None:
+        async with self._looking:
+            if tenure.waits_at is not None:
+                await gate.execute("SELECT pg_advisory_unlock($1)", tenure.waits_at)
+
+    async def _write(self, run: Run, connection: PooledConnection, fence: int) -> None:
+        """Write as a successor, and look at what is there right before the commit and right after it."""
+        async with connection.transaction(isolation="read_committed"):
+            for part in range(PARTS):
+                status = await connection.execute(writing(run.tenure.path), run.tenure.key, fence, part, None)
+                assert status == "INSERT 0 1", f"{run.tenure}: the successor was refused"
+            run.before = frozenset(write.number for write in await _written(connection, run.tenure.key))
+        run.after = frozenset(write.number for write in await _written(connection, run.tenure.key))
+
+    async def _history(self, run: Run, fence: int, outcome: str) -> History:
+        assert run.successor is not None
+        await run.successor.release()
+        return History(
+            tenure=run.tenure,
+            fence=fence,
+            outcome=outcome,
+            taken_by=run.successor.fence,
+            refused=run.refused,
+            granted_in_stop=run.granted_in_stop,
+            before=run.before,
+            after=run.after,
+            final=tuple(await _written(self._observe.connection, run.tenure.key)),
+        )
+
+
+def _has_stopped(pid: int) -> bool:
+    """Tell once of each time that a process of ours has been stopped; an end is left to whoever waits for that."""
+    return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None
+
+
+async def _written(connection: Connection | PooledConnection, key: str) -> list[Write]:
+    rows = await connection.fetch("SELECT id, fence FROM written WHERE key = $1", key)
+    return [Write(row[0], row[1]) for row in rows]
+
+
+# All of them -------------------------------------------------------------------------------------
+
+
+async def run_plan(dsn: str, rounds: int, seed: int, *, processes: int = PROCESSES) -> list[History]:
+    """Make the tables in an empty database, run a plan in it, and return what was seen."""
+    batches = make_plan(rounds, seed)
+    histories: list[History] = []
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
+        leases = LeaseTable(pool)
+        await leases.create()
+        await pool.execute(TABLES)
+        await leases.aclose()
+    async with spawning() as spawn, asyncio.TaskGroup() as group:
+        for _ in range(processes):
+            group.create_task(_run_batches(spawn, dsn, batches, histories))
+    return histories
+
+
+async def _run_batches(spawn: Spawn, dsn: str, batches: list[list[Tenure]], histories: list[History]) -> None:
+    async with observing(dsn) as observe, asyncpg.create_pool(dsn, min_size=2, max_size=AT_ONCE + 6) as pool:
+        parent = Parent(await spawn(hold, dsn), pool, observe)
+        while batches:
+            histories += await parent.run(batches.pop())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the command line says, print the results, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fencing.paused")
+    parser.add_argument("--runs", type=int, default=1000, help="so many at least of guarded paths (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of an earlier run, to have its plan again")
+    parser.add_argument(
+        "--programs", type=Path, metavar="DIR", help="where initdb, pg_ctl and postgres are; the wheel's"
+    )
+    options = parser.parse_args(arguments)
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    started = time.monotonic()
+    with EmbeddedServer(TEST_SETTINGS, programs=options.programs) as embedded:
+        server = Server.at(embedded.dsn, "embedded")
+        server.make_connecting_cheap()
+        sys.stdout.write(f"PostgreSQL {server.major}, --runs {options.runs} --seed {seed}\n")
+        sys.stdout.flush()
+        with server.database() as dsn:
+            histories = run(run_plan(dsn, math.ceil(options.runs / GUARDED_A_ROUND), seed))
+    wrong = list(complaints(histories, least_guarded=options.runs, least_stale=LEAST_STALE))
+    lines = [*table(histories), f"{len(histories)} runs in {time.monotonic() - started:.0f} s", *wrong]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
