@@ -168,7 +168,8 @@ class Lease:
         Its first statement checks the tenure and locks the row's key until the end. Renewals and the release pass;
         whoever else claims the key finds it unavailable, at once, until the transaction has ended, even after the
         lease ran out. So what is written in it is never stale, however long the process was paused in between.
-        It is committed at the block's end, and rolled back where an exception comes out.
+        It is committed at the block's end, and rolled back where an exception comes out. Where the commit is cut off,
+        by a cancellation or a loss, the connection is closed and the outcome is not known.
 
         A transaction that is left open keeps the key shut: the same statement has the server end the session when
         the transaction is idle for longer than `idle_timeout`, also where the body computes for so long between two
@@ -187,8 +188,8 @@ class Lease:
             LeaseSnapshotError: the lease was renewed between the check's snapshot and its execution; begin again.
             SerializationError: its row was changed while the check waited for it, and it is live; begin again.
             LeaseError: the connection leads to another database than the lease's.
-            RuntimeError: a transaction is open already, or it is read-only; the connection is closed or of another
-                event loop; the lease was left, or this is a forked child's copy or another event loop.
+            RuntimeError: a transaction is open already, or it is read-only; the body has ended it itself; the
+                connection is closed or of another event loop; the lease was left, or this is a forked child's copy or another event loop.
             TypeError: it is no connection, or idle_timeout is no duration.
             ValueError: idle_timeout is out of range, or there is no such isolation.
             Exception: what the driver raised.
