@@ -189,7 +189,8 @@ class Lease:
             SerializationError: its row was changed while the check waited for it, and it is live; begin again.
             LeaseError: the connection leads to another database than the lease's.
             RuntimeError: a transaction is open already, or it is read-only; the body has ended it itself; the
-                connection is closed or of another event loop; the lease was left, or this is a forked child's copy or another event loop.
+                connection is closed or of another event loop; the lease was left, or this is a forked child's copy
+                or another event loop.
             TypeError: it is no connection, or idle_timeout is no duration.
             ValueError: idle_timeout is out of range, or there is no such isolation.
             Exception: what the driver raised.

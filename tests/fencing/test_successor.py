@@ -216,7 +216,7 @@ async def test_loss_while_the_check_waits_ends_the_wait(pool: Pool, connection: 
         async with lease(pool, KEY, ttl=0.9) as held, observe.locked(KEY):
             await _write_guarded(held.transaction(connection), connection)
     assert 0.7 < time.monotonic() - started < 5
-    assert caught.value.reason == "unreachable"
+    assert caught.value.reason in ("unreachable", "stalled"), "the latter on a busy machine"
     assert not connection.is_in_transaction()
     await write(connection, "B")
     assert await written(observe) == ["B"]
