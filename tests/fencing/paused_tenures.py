@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Literal
 
-from tests.fencing.test_sql_functions import SQL as FUNCTIONS
 from tests.fencing.writing import ISOLATIONS
 
 Isolation = Literal["read_committed", "repeatable_read", "serializable"]
@@ -42,7 +42,7 @@ AT_ONCE = 24
 """Tenures that one process holds while it is stopped."""
 
 TABLES = (
-    FUNCTIONS
+    files("asyncpg_lease").joinpath("sql/fencing.sql").read_text()
     + """
 ;
 CREATE TABLE written (id bigserial PRIMARY KEY, key text NOT NULL, fence bigint NOT NULL, part int NOT NULL);
