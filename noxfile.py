@@ -164,9 +164,10 @@ def broken(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure what a lease costs; arguments are those of bench/run.py."""
+    """Measure what a lease costs, and a guarded transaction; arguments are those that both programs in bench/ take."""
     install_package(session)
     session.run("python", "bench/run.py", *session.posargs)
+    session.run("python", "bench/guard.py", *session.posargs)
 
 
 @nox.session

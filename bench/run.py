@@ -1,6 +1,6 @@
 """What a lease costs, as ratios within one run: machines are noisy, a ratio of interleaved rounds is less so.
 
-    python bench/run.py [--rounds 9] [--calls 300] [--json FILE]
+    python bench/run.py [--rounds 9] [--calls 300] [--json FOLDER]
 
 It brings its own PostgreSQL. ASYNCPG_LEASE_TEST_DSN names another one, on which it makes and drops a schema.
 """
@@ -199,7 +199,7 @@ def show(results: dict[str, object], indent: str = "") -> None:
             print(f"{indent}{name}")
             show(value, indent + "  ")
         else:
-            print(f"{indent}{name:<14}{value}")
+            print(f"{indent}{name:<13} {value}")
 
 
 def main() -> None:
@@ -207,14 +207,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a lease costs, as ratios within one run.")
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds, of which the median counts")
     parser.add_argument("--calls", type=int, default=300, help="calls in each round")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to run.json in this folder")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         dsn = os.environ.get("ASYNCPG_LEASE_TEST_DSN") or stack.enter_context(EmbeddedServer()).dsn
         results = asyncio.run(run(dsn, arguments.rounds, arguments.calls))
     show(results)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        (arguments.json / "run.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
