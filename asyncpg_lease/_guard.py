@@ -50,7 +50,10 @@ def check_connection(connection: object, *, in_transaction: bool) -> None:
         RuntimeError: it is closed, of another event loop, or in the wrong state.
     """
     if not callable(getattr(connection, "is_in_transaction", None)):
-        msg = f"connection must be a connection, as from pool.acquire(), not {type(connection).__name__}"
+        msg = (
+            f"connection must be a connection, as from pool.acquire(), not {type(connection).__name__};"
+            " for SQLAlchemy there is asyncpg_lease.contrib.sqlalchemy.guard()"
+        )
         raise TypeError(msg)
     guarded: AnyConnection = connection  # type: ignore[assignment] # as a caller without a type checker would
     try:

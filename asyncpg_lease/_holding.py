@@ -168,7 +168,7 @@ class Holding:
         idle = fold_idle_timeout(idle_timeout, self._options.ttl)
         check_connection(connection, in_transaction=False)
         await check_database(self._store, self.claim.tenure, connection)
-        async with opened(connection, isolation):
+        async with opened(connection, isolation, idle):
             over = await guard_first(self._store, self.claim.tenure, connection, idle=idle)
             if over is None:
                 # A lock may have been waited for until the lease was given up or left.

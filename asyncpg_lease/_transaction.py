@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import anyio
 import asyncpg
 
-from asyncpg_lease._driver import terminate
+from asyncpg_lease._driver import is_usable, terminate
 from asyncpg_lease._options import Duration, fold_duration
 from asyncpg_lease._tasks import CANCELLED_LIMIT
 
@@ -61,28 +61,37 @@ def fold_idle_timeout(value: object, ttl: float) -> int | None:
 
 
 @asynccontextmanager
-async def opened(connection: AnyConnection, isolation: Isolation | None) -> AsyncIterator[None]:
+async def opened(connection: AnyConnection, isolation: Isolation | None, idle: int | None) -> AsyncIterator[None]:
     """Open a transaction; commit it, or roll it back and let the body's own exception out.
 
     The driver's own block lets out the error of a rollback that failed in its place: a loss that has come while the
     server ended the session would be hidden by a closed connection. And it leaves a connection whose BEGIN or COMMIT
     was cut off as it is: the next transaction would be a savepoint of one that nobody commits, or never end.
 
+    Args:
+        connection: without an open transaction.
+        isolation: None: the session's default.
+        idle: milliseconds after which the server ends it; None: what the session has.
+
     Raises:
         RuntimeError: the body has ended the transaction itself.
+        ConnectionError: the connection was closed before the body's end.
     """
     transaction = connection.transaction(isolation=isolation)
     with closing_unless(connection, asyncpg.InterfaceError):
         await transaction.start()
     try:
         yield
-        if not connection.is_in_transaction():
+        if is_usable(connection) and not connection.is_in_transaction():
             msg = (
                 "the body has ended the transaction itself: what it wrote after that was not guarded; leave the end to"
                 " the block, and raise to roll back"
             )
             raise RuntimeError(msg)  # noqa: TRY301 - what is left of it is to be undone
     except BaseException as error:
+        if not is_usable(connection):
+            error.add_note(_closed_text(idle))
+            raise
         # On a frozen link it would never end, and a transaction that stays open keeps the key shut. Nor does it, with
         # asyncpg before 0.32, where the session has ended when a statement was being cancelled: closing would not help.
         limit = CANCELLED_LIMIT if isinstance(error, asyncio.CancelledError) else ROLLBACK_LIMIT
@@ -95,8 +104,18 @@ async def opened(connection: AnyConnection, isolation: Isolation | None) -> Asyn
                 raise
             error.add_note(f"the rollback failed, and the connection is closed: {failure!r}")
         raise
+    if not is_usable(connection):
+        raise ConnectionError(_closed_text(idle))
     with closing_unless(connection, asyncpg.PostgresError):
         await transaction.commit()
+
+
+def _closed_text(idle: int | None) -> str:
+    limit = "idle_in_transaction_session_timeout" if idle is None else f"its idle_timeout, {idle / 1000:.3f} s here"
+    return (
+        "the connection was closed inside the block, and nothing was written: by the body, by a lost link, or by the"
+        f" server, which ends a transaction that is idle between two statements for longer than {limit}"
+    )
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class LeaseUnavailableError(LeaseError):
 
     Attributes:
         key: the key that was asked for.
-        retry_after: seconds until the incumbent's row runs out unless it is renewed; 0.0 or less: it is over
+        retry_after: seconds until the incumbent's row runs out unless it is renewed; 0.0: it is over
             already, but a guarded transaction keeps the key shut, or another contender was quicker; None where a
             race hid the incumbent.
         holder: the incumbent's holder, None where a race hid it.
@@ -90,7 +90,7 @@ class LeaseUnavailableError(LeaseError):
     ) -> None:
         self.key = key
         self.resting = resting
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else max(retry_after, 0.0)
         self.holder = holder
         self.fence = fence
         self.expires_at = expires_at
@@ -99,7 +99,7 @@ class LeaseUnavailableError(LeaseError):
     def _message(self) -> str:
         if self.holder is None:
             return f"lease {self.key!r} is unavailable: another contender was quicker; try again, or pass wait="
-        if self.retry_after is not None and self.retry_after <= 0:
+        if self.retry_after == 0:
             return (
                 f"lease {self.key!r} is unavailable: {self.holder!r} with fence {self.fence} has it no longer, but a"
                 " guarded transaction keeps the key shut, or another contender was quicker; try again, or pass wait="
@@ -127,9 +127,14 @@ class LeaseTimeoutError(LeaseUnavailableError, TimeoutError):
     def _message(self) -> str:
         if self.holder is None:
             return f"lease {self.key!r} was not acquired before the wait was over; no incumbent was seen"
+        shut = (
+            ", which is over: docs/explanation/fencing.md tells how to find who keeps it shut"
+            if self.retry_after == 0
+            else ""
+        )
         return (
             f"lease {self.key!r} was not acquired before the wait was over:"
-            f" {self.holder!r} was the last seen to have it, with fence {self.fence}"
+            f" {self.holder!r} was the last seen to have it, with fence {self.fence}{shut}"
         )
 
 

@@ -84,10 +84,11 @@ BEGIN
         )) INTO row_key USING NEW;
         RAISE EXCEPTION USING
             ERRCODE = 'AL002',
-            MESSAGE = format('stale fence %s for %s: fence %s has written already',
-                coalesce(own::text, 'none'), TG_RELID::regclass, coalesce(least_allowed::text, 'none')),
+            MESSAGE = CASE WHEN own IS NULL THEN format('no fence for %s: %I is not set', TG_RELID::regclass, TG_ARGV[0])
+                ELSE format('stale fence %s for %s: fence %s has written already', own, TG_RELID::regclass, least_allowed) END,
             DETAIL = format('Key (%s)=(%s).', array_to_string(keys, ', '), row_key),
-            HINT = 'Stop the job: somebody else has its lease by now.';
+            HINT = CASE WHEN own IS NULL THEN 'Set it to the fence of the lease.'
+                ELSE 'Stop the job: somebody else has its lease by now.' END;
     END IF;
     RETURN NEW;
 END

@@ -6,14 +6,17 @@ import asyncio
 import signal
 import sys
 import time
+import traceback
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
 from asyncpg_lease import IdleTimeout, LeaseTable, acquire, lease
+from asyncpg_lease._driver import is_usable
 from tests.conftest import MakePool
 from tests.fencing.writing import KEY, write, written
+from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.processes import Spawn, emit
 from tests.support.typing import Connection, Pool
@@ -63,6 +66,27 @@ async def test_guard_leaves_the_idle_timeout_alone(pool: Pool, connection: Conne
         before = await milliseconds(connection)
         await held.guard(connection)
         assert await milliseconds(connection) == before
+    await held.release()
+
+
+@pytest.mark.parametrize("afterwards", ["a statement", "the end"])
+@pytest.mark.parametrize("pooled", [True, False])
+async def test_body_that_computes_for_too_long_is_told_which_limit_it_met(
+    pool: Pool, connection: Connection, observe: Observer, afterwards: str, *, pooled: bool
+) -> None:
+    """The driver knows of a closed connection only; what may have closed it is the library's to say."""
+    held = await acquire(pool, KEY)
+    async with pool.acquire() as own:
+        used = own if pooled else connection
+        with pytest.raises((ConnectionError, asyncpg.InterfaceError)) as caught:
+            async with held.transaction(used, idle_timeout=0.1):
+                await write(used, "A")
+                await until(lambda: not is_usable(used))
+                if afterwards == "a statement":
+                    await write(used, "B")
+    said = "".join(traceback.format_exception(caught.value))
+    assert "idle between two statements for longer than its idle_timeout, 0.100 s" in said
+    assert await written(observe) == []
     await held.release()
 
 

@@ -49,7 +49,11 @@ async def test_trigger_refuses_a_lower_fence_and_no_other(fenced: Connection) ->
 
 async def test_trigger_refuses_a_write_without_a_fence(fenced: Connection) -> None:
     """A null would let everybody in after it."""
-    await refused(fenced, "UPDATE page SET last_fence = NULL")
+    error = await refused(fenced, "UPDATE page SET last_fence = NULL")
+    assert (str(error).splitlines()[0], error.hint) == (
+        "no fence for page: last_fence is not set",
+        "Set it to the fence of the lease.",
+    )
     await refused(fenced, "INSERT INTO page VALUES (2, 'none', NULL)")
     await fenced.execute("ALTER TABLE page DISABLE TRIGGER fenced; UPDATE page SET last_fence = NULL")
     await fenced.execute("ALTER TABLE page ENABLE TRIGGER fenced; UPDATE page SET last_fence = 1")

@@ -104,17 +104,20 @@ async def handle(held: Lease) -> None:
     await held.release()
 
 
-async def fenced(held: Lease, pool: asyncpg.Pool, dsn: str, isolation: Isolation, idle: IdleTimeout) -> None:
+async def fenced(
+    held: Lease,
+    plain: asyncpg.Connection,
+    pooled: asyncpg.pool.PoolConnectionProxy,
+    isolation: Isolation,
+    idle: IdleTimeout,
+) -> None:
     """Guard transactions on connections of a pool and of none."""
-    plain = await asyncpg.connect(dsn)
     async with held.transaction(plain, "serializable", idle_timeout=timedelta(seconds=10)) as nothing:
         assert_type(nothing, None)
-    async with pool.acquire() as pooled, held.transaction(pooled, isolation="repeatable_read", idle_timeout=None):
-        pass
-    async with plain.transaction():
-        await held.guard(plain)
-    async with pool.acquire() as pooled, held.transaction(pooled, idle_timeout="ttl"):
+    async with held.transaction(pooled, isolation="repeatable_read", idle_timeout=None):
         await held.guard(pooled)
+    async with held.transaction(pooled, idle_timeout="ttl"):
+        await held.guard(plain)
     async with held.transaction(plain, isolation, idle):
         pass
 
