@@ -103,7 +103,10 @@ async def hold_and_write(dsn: str, on_lost: str) -> None:
                 emit(written=True)
                 await asyncio.sleep(0.5)
         except Exception as error:  # noqa: BLE001 - told to the parent
-            emit(error=type(error).__name__, driver=isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError)))
+            emit(
+                error=type(error).__name__,
+                closed=isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError)),
+            )
         else:
             emit(error=None)
         connection.terminate()
@@ -128,6 +131,6 @@ async def test_holder_paused_between_statements_is_ended_by_the_server(
         child.signal(signal.SIGCONT)
         event = await child.event()
     await connection.close()
-    assert (event["error"], on_lost) == ("LeaseLostError", "cancel") or (event.get("driver"), on_lost) == (True, "flag")
+    assert (event["error"], on_lost) == ("LeaseLostError", "cancel") or (event.get("closed"), on_lost) == (True, "flag")
     assert await child.wait() == 0
     assert await written(observe) == ["successor"]
