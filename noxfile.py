@@ -61,7 +61,7 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNS = ROOT / "build" / "runs"
 SERVERS = ROOT / ".nox" / "servers"
 COVERAGE = ROOT / "build" / "coverage" / "data"
-PROCESSES = "6"
+PROCESSES = "5"
 # No branch of these may go untested: they decide who holds a lease and for how long.
 FULLY_COVERED = ["_heartbeat", "_holding", "_lease", "_tenure", "table"]
 
