@@ -90,7 +90,7 @@ class LeaseUnavailableError(LeaseError):
     ) -> None:
         self.key = key
         self.resting = resting
-        self.retry_after = None if retry_after is None else max(retry_after, 0.0)
+        self.retry_after: float | None = None if retry_after is None else max(retry_after, 0.0)
         self.holder = holder
         self.fence = fence
         self.expires_at = expires_at
