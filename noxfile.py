@@ -35,11 +35,11 @@ OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.
 # One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
 ONCE = [
     *("tests/broken", "tests/cli", "tests/errors", "tests/options", "tests/package", "tests/support", "tests/typing"),
-    *("tests/test_bench.py", "tests/test_exports.py", "tests/test_supported.py"),
+    *("tests/pooler", "tests/test_bench.py", "tests/test_exports.py", "tests/test_supported.py"),
     *("tests/fencing/test_paused_history.py", "tests/fencing/test_resources.py", "tests/fencing/test_sqlalchemy.py"),
 ]
 # These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
-_SQL_OF_FENCING = ("paused", "sql_functions", "sql_rules", "sql_trigger", "stopped_clients")
+_SQL_OF_FENCING = ("bad_input", "elsewhere", "paused", "sql_functions", "sql_rules", "sql_trigger", "stopped_clients")
 ON_THE_SERVER = ["tests/sql", "tests/table", *(f"tests/fencing/test_{name}.py" for name in _SQL_OF_FENCING)]
 ON_THE_DRIVER = ["tests/cancellation", "tests/faulty", "tests/pools"]
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
