@@ -36,16 +36,17 @@ async def taking_over(dsn: str, tries: int) -> dict[str, object]:
         held = await acquire(table, KEY, ttl=TTL)
         for _ in range(tries):
             ordinary.append(await refused(table))
-            async with pool.acquire() as connection, held.transaction(connection):
-                await pool.execute(RUN_OUT)
-                at_once.append(await refused(table))
-                waiter = asyncio.create_task(acquire(table, KEY, ttl=TTL, wait=60))
-                await asyncio.sleep(random.uniform(1, 2) * POLL)  # noqa: S311 - at no certain time of a poll
-                if waiter.done():
-                    message = "a successor began within the transaction"
-                    raise RuntimeError(message)
-                await connection.execute(WRITE, 1)
-            ended = time.perf_counter()
+            async with pool.acquire() as connection:
+                async with held.transaction(connection):
+                    await pool.execute(RUN_OUT)
+                    at_once.append(await refused(table))
+                    waiter = asyncio.create_task(acquire(table, KEY, ttl=TTL, wait=60))
+                    await asyncio.sleep(random.uniform(1, 2) * POLL)  # noqa: S311 - at no certain time of a poll
+                    if waiter.done():
+                        message = "a successor began within the transaction"
+                        raise RuntimeError(message)
+                    await connection.execute(WRITE, 1)
+                ended = time.perf_counter()
             predecessor, held = held, await waiter
             after_the_end.append(time.perf_counter() - ended)
             await predecessor.release()

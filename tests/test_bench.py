@@ -50,4 +50,5 @@ def test_bench_of_guards_in_its_short_form_writes_every_figure(tmp_path: Path) -
     assert len(found["take-over"]) == 3
     assert found["renewals"].keys() == {"alone", "beside a plain transaction", "beside a guarded transaction"}
     for figure in (*found["take-over"].values(), *found["renewals"].values()):
-        assert 0 < figure["milliseconds"] <= figure["longest"]
+        # A waiter may have its answer in the turn of the loop in which the commit has its own.
+        assert 0 <= figure["milliseconds"] <= figure["longest"]
