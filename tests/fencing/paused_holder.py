@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,15 +129,14 @@ class Job:
         """Hold the lease as users do, write, and note what came of it."""
         options: Any = {"ttl": self.tenure.ttl, "heartbeat": self.tenure.heartbeat}
         try:
-            async with lease(tools.leases, self.tenure.key, **options) as held:
-                self.fence = held.fence
-                if self.tenure.ends == "server":
-                    await self._gate.last_may_come.wait()
-                while not await self._try(tools, held):
-                    pass
-        except LeaseLostError:
-            # What the body has come to stands, whatever it was.
-            pass
+            # After a loss what the body has come to stands, whatever it was.
+            with suppress(LeaseLostError):
+                async with lease(tools.leases, self.tenure.key, **options) as held:
+                    self.fence = held.fence
+                    if self.tenure.ends == "server":
+                        await self._gate.last_may_come.wait()
+                    while not await self._try(tools, held):
+                        pass
         finally:
             if not self.reached:
                 self._gate.arrive()

@@ -78,8 +78,9 @@ async def test_pool_that_leads_elsewhere_by_now_is_asked_again(
     held = await acquire(table, KEY)
     there = await asyncpg.connect(other_dsn)
     async with held.transaction(there):
-        pass
+        assert there.is_in_transaction()
     await there.close()
+    assert held.lost is None
     await held.release()
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from asyncpg_lease import try_acquire
+from tests.support.harms import harms
 from tests.support.observe import Observer
 from tests.support.typing import Connection, Pool, PooledConnection
 
@@ -13,20 +13,7 @@ KEY = "job"
 ISOLATIONS = ("read_committed", "repeatable_read", "serializable")
 SNAPSHOT_ISOLATIONS = ISOLATIONS[1:]
 
-Harm = Callable[[Observer], Awaitable[object]]
-
-HARMS: dict[str, tuple[Harm, str, str | None]] = {
-    "taken over": (lambda observe: observe.hand_over(KEY), "taken_over", "other"),
-    "another holder with the same fence": (lambda observe: observe.hand_over(KEY, fence=1), "taken_over", "other"),
-    "run out": (lambda observe: observe.expire(KEY), "expired", None),
-    "resting": (
-        lambda observe: observe.connection.execute("UPDATE lease SET released_at = clock_timestamp()"),
-        "expired",
-        None,
-    ),
-    "deleted": (lambda observe: observe.connection.execute("DELETE FROM lease"), "deleted", None),
-}
-"""What may have become of the tenure of KEY that began with fence 1, the reason for its loss, and who has it then."""
+HARMS = harms(KEY)
 
 
 async def write(connection: Connection | PooledConnection, who: str) -> None:

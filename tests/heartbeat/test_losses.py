@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,6 +11,7 @@ from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, RenewFailed
 from tests.conftest import MakePool
 from tests.support.bodies import Bodies
+from tests.support.harms import Harm, harms
 from tests.support.leasing import Recorder, here, until, warm
 from tests.support.leftovers import library_tasks
 from tests.support.observe import Observer
@@ -19,18 +19,8 @@ from tests.support.proxy import Proxy
 from tests.support.statements import RENEW
 
 KEY = "lost"
-Harm = Callable[[Observer], Awaitable[object]]
-
 HARMS: dict[str, tuple[Harm, str, str | None]] = {
-    "another holder": (lambda observe: observe.hand_over(KEY), "taken_over", "other"),
-    "another holder with the same fence": (lambda observe: observe.hand_over(KEY, fence=1), "taken_over", "other"),
-    "run out": (lambda observe: observe.expire(KEY), "expired", None),
-    "released by hand": (
-        lambda observe: observe.connection.execute("UPDATE lease SET released_at = clock_timestamp()"),
-        "expired",
-        None,
-    ),
-    "deleted": (lambda observe: observe.connection.execute("DELETE FROM lease"), "deleted", None),
+    **harms(KEY),
     "truncated": (lambda observe: observe.connection.execute("TRUNCATE lease"), "deleted", None),
 }
 
