@@ -17,7 +17,10 @@ from tests.support.typing import Connection, Pool
 
 
 async def quietest(observe: Observer, rounds: int, losing: int, session: Session | Pool, key: str) -> tuple[int, int]:
-    """Return the least transaction ids and bytes of WAL that a round of losing attempts cost."""
+    """Return the transaction ids and bytes of WAL of the round of losing attempts that cost least.
+
+    The server's own work, an autovacuum above all, may fall into any of the others.
+    """
     costs = []
     for _ in range(rounds):
         async with observe.cost() as cost:
@@ -27,7 +30,6 @@ async def quietest(observe: Observer, rounds: int, losing: int, session: Session
                 else:
                     assert await try_acquire(session, key) is None
         costs.append((cost.xids, cost.wal))
-    assert min(xids for xids, _ in costs) == costs[0][0], "other activity on the server"
     return min(costs)
 
 

@@ -49,7 +49,7 @@ class _Collector:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """Print the lines, and write the file where all that ran has passed."""
+    """Print the lines, and write the file where the run came to its end."""
     # Sorted, since tests that run at once are told of in any order.
     lines = [*config.stash[NOTES].lines(), *sorted(_skipped(terminalreporter))]
     terminalreporter.section("what ran")
@@ -59,7 +59,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     terminalreporter.line("versions: " + ", ".join(f"{name} {number}" for name, number in versions().items()))
     path: Path | None = config.getoption("--runs")
     # A process of pytest-xdist's knows of its own tests alone, and may have had none.
-    if path is not None and exitstatus == pytest.ExitCode.OK and not hasattr(config, "workerinput"):
+    ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if path is not None and ended and not hasattr(config, "workerinput"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in lines))
 
