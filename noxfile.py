@@ -20,7 +20,7 @@ from typing import NoReturn
 import nox
 from nox.command import CommandFailed
 
-nox.needs_version = ">=2025.5"
+nox.needs_version = ">=2026.7"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 # The slowest comes last, so that pytest's own summary ends the output.
