@@ -9,6 +9,7 @@ from __future__ import annotations
 from asyncpg_lease._acquire import LeaseContext, acquire, lease, try_acquire
 from asyncpg_lease._lease import Lease, current_lease
 from asyncpg_lease._options import Duration, OnLost
+from asyncpg_lease._revocation import Revocation, RevocationOutcome
 from asyncpg_lease._statements import LeaseInfo
 from asyncpg_lease._transaction import IdleTimeout, Isolation
 from asyncpg_lease.errors import (
@@ -41,6 +42,8 @@ __all__ = [
     "LossReason",
     "Observer",
     "OnLost",
+    "Revocation",
+    "RevocationOutcome",
     "acquire",
     "current_lease",
     "lease",

@@ -93,6 +93,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
     holder: str | None = None,
     heartbeat: Duration | None = None,
     grace: Duration | None = None,
+    drain: Duration | None = None,
     observer: Observer | None = None,
 ) -> LeaseContext:
     """Hold a lease round a block of code.
@@ -118,6 +119,8 @@ def lease(  # noqa: PLR0913 - each is an option of its own
             your word that all who use the name may work at once.
         heartbeat: seconds from one renewal to the next; None: ttl / 3.
         grace: seconds before the end of trust at which the lease is given up; None: ttl / 10.
+        drain: seconds that the body has to end in after the lease was revoked, 0 to a year; None: ttl. It is renewed
+            until then, and given up after that, which is an error.
         observer: called with every event of this lease, beside the table's own; see `asyncpg_lease.events`.
 
     Returns:
@@ -149,6 +152,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
         holder=holder,
         heartbeat=heartbeat,
         grace=grace,
+        drain=drain,
     )
     return LeaseContext(target, key, options, observer)
 
@@ -165,6 +169,7 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
     holder: str | None = None,
     heartbeat: Duration | None = None,
     grace: Duration | None = None,
+    drain: Duration | None = None,
     observer: Observer | None = None,
 ) -> Lease:
     """Acquire a lease now, in one round trip, to be entered or released later.
@@ -183,6 +188,7 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
         holder: as for `lease`.
         heartbeat: as for `lease`.
         grace: as for `lease`.
+        drain: as for `lease`.
         observer: as for `lease`.
 
     Raises:
@@ -214,6 +220,7 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
         holder=holder,
         heartbeat=heartbeat,
         grace=grace,
+        drain=drain,
         observer=observer,
     ).obtain()
 
@@ -229,6 +236,7 @@ async def try_acquire(  # noqa: PLR0913 - each is an option of its own
     holder: str | None = None,
     heartbeat: Duration | None = None,
     grace: Duration | None = None,
+    drain: Duration | None = None,
     observer: Observer | None = None,
 ) -> Lease | None:
     """Acquire a lease now, or return None where somebody else has the key.
@@ -243,6 +251,7 @@ async def try_acquire(  # noqa: PLR0913 - each is an option of its own
         holder: as for `lease`.
         heartbeat: as for `lease`.
         grace: as for `lease`.
+        drain: as for `lease`.
         observer: as for `lease`.
 
     Raises:
@@ -269,6 +278,7 @@ async def try_acquire(  # noqa: PLR0913 - each is an option of its own
             holder=holder,
             heartbeat=heartbeat,
             grace=grace,
+            drain=drain,
             observer=observer,
         ).obtain()
     except LeaseUnavailableError:

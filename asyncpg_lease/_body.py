@@ -35,9 +35,9 @@ class Body:
         return "<Body of a task that is gone>" if task is None else f"<Body in {task.get_name()!r}>"
 
     def cancel(self, message: str) -> None:
-        """Cancel the body, unless it has ended."""
+        """Cancel the body, unless it has ended or was cancelled already."""
         task = self._task()
-        if not self._ended and task is not None:
+        if not self._ended and not self._asked and task is not None:
             self._asked = task.cancel(message)
 
     def end(self) -> None:

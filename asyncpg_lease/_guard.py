@@ -32,13 +32,14 @@ __all__ = [
 
 
 class Over(NamedTuple):
-    """A tenure that a check did not find live: the row's holder and fence, None where there is no row.
+    """A tenure that a check did not find live: the row's holder and fence, None where there is no row; was it revoked.
 
     Of a first statement's check they are not known, with a conflict only that the row changed while it ran.
     """
 
     holder: str | None
     fence: int | None
+    revoked: bool = False
     conflict: asyncpg.SerializationError | None = None
 
 
@@ -131,7 +132,7 @@ async def guard_first(store: Store, tenure: Tenure, connection: AnyConnection, *
         with _in_own_words(store, tenure):
             live = is_live((await ask(connection, store.name.statements.guard_first, *args))[0])
     except asyncpg.SerializationError as error:
-        return Over(None, None, error)
+        return Over(None, None, conflict=error)
     return None if live else Over(None, None)
 
 
@@ -158,7 +159,7 @@ async def guard(store: Store, tenure: Tenure, connection: AnyConnection) -> Over
         raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence) from error
     if row.live:
         return None
-    over = Over(row.holder, row.fence)
+    over = Over(row.holder, row.fence, row.revoked)
     if row.snapshot == "new":
         return await confirm(store, tenure, connection, over)
     if row.fence is None:
@@ -183,7 +184,7 @@ async def confirm(store: Store, tenure: Tenure, connection: AnyConnection, over:
         return Over(None, None)
     info = info_row(rows[0])
     if (info.holder, info.fence, info.state) != (tenure.holder, tenure.fence, "held"):
-        return Over(info.holder, info.fence)
+        return Over(info.holder, info.fence, info.revoked_at is not None)
     if over.conflict is not None:
         raise over.conflict
     raise LeaseSnapshotError(tenure.key, tenure.holder, tenure.fence)

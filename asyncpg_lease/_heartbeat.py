@@ -13,6 +13,8 @@ from asyncpg_lease._tasks import TaskOwner, start_timer
 from asyncpg_lease.events import Late, Notifier, Renewed, RenewFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncpg_lease._claims import Claim
     from asyncpg_lease._renewals import Renewal
     from asyncpg_lease._store import Store
@@ -38,9 +40,21 @@ class OnLoss(Protocol):
 
 
 class Heartbeat:
-    """The trust in one tenure, and the renewals that keep it up while it is `start`-ed."""
+    """The trust in one tenure, and the renewals that keep it up while it is `start`-ed.
 
-    def __init__(self, store: Store, claim: Claim, *, shared: bool, notifier: Notifier, on_loss: OnLoss) -> None:
+    A tenure that is asked to give its key up is told of once, and renewed until `stop` all the same.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a part of its own
+        self,
+        store: Store,
+        claim: Claim,
+        *,
+        shared: bool,
+        notifier: Notifier,
+        on_loss: OnLoss,
+        on_revoked: Callable[[], None],
+    ) -> None:
         self.tenure = claim.tenure
         self.trust = claim.trust
         self.expires_at = claim.row.expires_at
@@ -48,11 +62,13 @@ class Heartbeat:
         self._shared = shared
         self._notifier = notifier
         self._on_loss = on_loss
+        self._on_revoked = on_revoked
         self._keeper = _keeper_of(store)
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._started = False
         self._over = False
+        self._revoked = False
         self._early = 0.0
         self._lag_before = self._keeper.lag_until(local_time())
 
@@ -94,10 +110,10 @@ class Heartbeat:
             self._lose("unreachable", None, self._error)
         return True
 
-    def report_loss(self, holder: str | None, fence: int | None) -> None:
+    def report_loss(self, holder: str | None, fence: int | None, *, revoked: bool = False) -> None:
         """Report the loss that the row's holder and fence (None: no row) are evidence of."""
         if not self._over:
-            self._lose(*loss_of(self.tenure, holder, fence), self._error)
+            self._lose(*loss_of(self.tenure, holder, fence, revoked=revoked), self._error)
 
     def report_late(self, blocked: float, now: float) -> None:
         """Report that the loop stood still, where that is much for this lease."""
@@ -149,32 +165,42 @@ class Heartbeat:
     def _take_note(self, renewal: Renewal) -> None:
         if self._over:
             return
-        if renewal.row.outcome == "lost":
-            self.report_loss(renewal.row.holder, renewal.row.fence)
-        elif renewal.row.outcome == "renewed":
-            now = local_time()
-            self.trust = self.trust.renewed(renewal.sent_at)
-            self.expires_at = renewal.row.expires_at or self.expires_at
-            self._error = None
-            self._lag_before = self._keeper.lag_until(now)
-            if self._notifier.wants(Renewed):
-                tenure, remaining = self.tenure, self.trust.remaining(now)
-                took = now - renewal.sent_at
-                self._notifier.tell(
-                    Renewed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, remaining=remaining, took=took)
-                )
+        row = renewal.row
+        if row.outcome == "lost":
+            self.report_loss(row.holder, row.fence, revoked=row.revoked)
+            return
+        if row.outcome == "renewed":
+            self._extend(renewal)
+        if row.revoked and not self._revoked:
+            self._revoked = True
+            self._on_revoked()
+
+    def _extend(self, renewal: Renewal) -> None:
+        now = local_time()
+        self.trust = self.trust.renewed(renewal.sent_at)
+        self.expires_at = renewal.row.expires_at or self.expires_at
+        self._error = None
+        self._lag_before = self._keeper.lag_until(now)
+        if self._notifier.wants(Renewed):
+            tenure, remaining = self.tenure, self.trust.remaining(now)
+            took = now - renewal.sent_at
+            self._notifier.tell(
+                Renewed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, remaining=remaining, took=took)
+            )
 
     def _lose(self, reason: LossReason, taken_by: str | None, cause: BaseException | None) -> None:
         self.stop()
         self._on_loss(reason, taken_by, cause)
 
 
-def loss_of(tenure: Tenure, holder: str | None, fence: int | None) -> tuple[LossReason, str | None]:
-    """Read from the row's holder and fence (None: no row) why a tenure is over, and who has the key."""
+def loss_of(
+    tenure: Tenure, holder: str | None, fence: int | None, *, revoked: bool = False
+) -> tuple[LossReason, str | None]:
+    """Read from what the row says (None: no row) why a tenure is over, and who has the key."""
     if holder is None:
         return "deleted", None
     if (holder, fence) == (tenure.holder, tenure.fence):
-        return "expired", None
+        return "revoked" if revoked else "expired", None
     return "taken_over", holder
 
 

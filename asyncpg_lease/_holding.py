@@ -6,30 +6,25 @@ import asyncio
 import enum
 import os
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
-from asyncpg_lease._guard import check_connection, check_database, confirm, guard, guard_first
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
 from asyncpg_lease._release import start_release
-from asyncpg_lease._tasks import CANCELLED_LIMIT, wait_shielded
-from asyncpg_lease._transaction import check_isolation, fold_idle_timeout, opened
+from asyncpg_lease._tasks import CANCELLED_LIMIT, start_timer, wait_shielded
 from asyncpg_lease.errors import LeaseLostError, LossReason
-from asyncpg_lease.events import Lost, Notifier, ReleaseFailed
+from asyncpg_lease.events import Lost, Notifier, ReleaseFailed, Revoked
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from datetime import datetime
     from typing import NoReturn
 
     from asyncpg_lease._claims import Claim
-    from asyncpg_lease._driver import AnyConnection
     from asyncpg_lease._guard import Over
     from asyncpg_lease._options import Options
     from asyncpg_lease._store import Store
-    from asyncpg_lease._transaction import IdleTimeout, Isolation
 
 __all__ = ["Holding", "State"]
 
@@ -51,7 +46,13 @@ class State(enum.Enum):
 
 
 class Holding:
-    """One tenure in this program: its trust, its body, its loss, its release."""
+    """One tenure in this program: its trust, its body, its loss, its release.
+
+    Attributes:
+        lost: why the body has to stop; with a revocation the tenure is held for as long as that takes.
+        gone: whether the tenure is over, or no longer certain: nothing of it is to be released.
+        revoked: whether an operator has asked to give it up.
+    """
 
     def __init__(self, store: Store, claim: Claim, options: Options, notifier: Notifier) -> None:
         self.claim = claim
@@ -60,13 +61,21 @@ class Holding:
         self._thread = threading.get_ident()
         self.state: State = State.CLAIMED
         self.lost: LeaseLostError | None = None
+        self.gone: bool = False
+        self.revoked: bool = False
         self.ended: asyncio.Event = asyncio.Event()
-        self._store = store
-        self._options = options
+        self.store: Store = store
+        self.options: Options = options
         self._notifier = notifier
         self._heartbeat = Heartbeat(
-            store, claim, shared=options.holder is not None, notifier=notifier, on_loss=self._lose
+            store,
+            claim,
+            shared=options.holder is not None,
+            notifier=notifier,
+            on_loss=self._lose,
+            on_revoked=self._revoke,
         )
+        self._draining: asyncio.TimerHandle | None = None
         self._body: Body | None = None
         self._releasing: asyncio.Future[bool] | None = None
 
@@ -78,7 +87,7 @@ class Holding:
     @property
     def remaining(self) -> float:
         """Seconds of trust left."""
-        if self.lost is not None or self.state is State.LEFT:
+        if self.gone or self.state is State.LEFT:
             return 0.0
         return self._heartbeat.trust.remaining(local_time())
 
@@ -91,14 +100,14 @@ class Holding:
     def is_held(self) -> bool:
         """Whether the tenure may be relied on now."""
         return (
-            self.lost is None
+            not self.gone
             and self.state is not State.LEFT
             and self.process == os.getpid()
             and not self._heartbeat.trust.is_over(local_time())
         )
 
     def raise_if_lost(self) -> None:
-        """Raise the loss, also one that no timer could report yet."""
+        """Raise why the body has to stop, also where no timer could report it yet."""
         self._check_process()
         if threading.get_ident() == self._thread:
             self._check_deadline()
@@ -133,66 +142,42 @@ class Holding:
 
     async def verify(self) -> None:
         """Ask the server whether the tenure is live."""
-        self._check_usable()
+        self.check_usable()
         tenure = self.claim.tenure
-        info = await self._store.get(tenure.key, max(self.remaining, MIN_LIMIT))
-        holder, fence, state = (None, None, None) if info is None else (info.holder, info.fence, info.state)
-        if (holder, fence, state) != (tenure.holder, tenure.fence, "held"):
-            raise self._loss(*loss_of(tenure, holder, fence))
+        info = await self.store.get(tenure.key, max(self.remaining, MIN_LIMIT))
+        if info is None:
+            raise self._loss(*loss_of(tenure, None, None))
+        if (info.holder, info.fence, info.state) != (tenure.holder, tenure.fence, "held"):
+            revoked = info.revoked_at is not None
+            raise self._loss(*loss_of(tenure, info.holder, info.fence, revoked=revoked))
 
     async def renew(self) -> None:
         """Renew now, waiting for a row that another session has locked."""
-        self._check_usable()
+        self.check_usable()
         while await self._heartbeat.renew(self.remaining) == "busy":
             await asyncio.sleep(BUSY_PAUSE)
-            self._check_usable()
-        self.raise_if_lost()
+            self.check_usable()
+        self._raise_if_gone()
 
-    async def guard(self, connection: AnyConnection) -> None:
-        """Check the tenure inside the connection's open transaction, and keep its successor out until that ends."""
-        self._check_usable()
-        check_connection(connection, in_transaction=True)
-        await check_database(self._store, self.claim.tenure, connection)
-        over = await guard(self._store, self.claim.tenure, connection)
-        if over is not None:
-            self._raise_over(over)
-        self._check_usable()
-
-    @asynccontextmanager
-    async def transaction(
-        self, connection: AnyConnection, isolation: Isolation | None, idle_timeout: IdleTimeout
-    ) -> AsyncIterator[None]:
-        """Open a transaction whose first statement checks the tenure, and end it after the body."""
-        self._check_usable()
-        check_isolation(isolation)
-        idle = fold_idle_timeout(idle_timeout, self._options.ttl)
-        check_connection(connection, in_transaction=False)
-        await check_database(self._store, self.claim.tenure, connection)
-        async with opened(connection, isolation, idle):
-            over = await guard_first(self._store, self.claim.tenure, connection, idle=idle)
-            if over is None:
-                # A lock may have been waited for until the lease was given up or left.
-                self._check_usable()
-                yield
-        # Only now: a loss may cancel this very task, and the end of the transaction is to be waited for.
-        if over is not None:
-            self._raise_over(await confirm(self._store, self.claim.tenure, connection, over))
-
-    def _raise_over(self, over: Over) -> NoReturn:
+    def raise_over(self, over: Over) -> NoReturn:
         """Take note of the loss that a guard has found, and raise it."""
-        self._heartbeat.report_loss(over.holder, over.fence)
-        self.raise_if_lost()
+        self._heartbeat.report_loss(over.holder, over.fence, revoked=over.revoked)
+        self._raise_if_gone()
         # It was left meanwhile, and lost nothing.
-        raise self._loss(*loss_of(self.claim.tenure, over.holder, over.fence))
+        raise self._loss(*loss_of(self.claim.tenure, over.holder, over.fence, revoked=over.revoked))
 
     def enter(self) -> None:
         """Start the heartbeat; the current task is the body's."""
         self._check_process()
-        self._store.connections.check_loop()
+        self.store.connections.check_loop()
         if self.state is not State.CLAIMED:
             msg = f"lease {self!r}: it can be entered once only, and not after its release; acquire the key again"
             raise RuntimeError(msg)
         body = Body()
+        self._check_deadline()
+        if self.revoked and not self.gone:
+            # Nobody leaves a block that was not entered.
+            self._stop()
         self.raise_if_lost()
         self._body = body
         self.state = State.ENTERED
@@ -220,7 +205,7 @@ class Holding:
         if isinstance(error, asyncio.CancelledError):
             if others:
                 # The loop may be closing, and a worker that hands a connection back would be cut off.
-                await wait_shielded(self._store.connections.finishing(), HAND_BACK_WAIT)
+                await wait_shielded(self.store.connections.finishing(), HAND_BACK_WAIT)
                 return
         elif cancelled is not None and others:
             raise cancelled
@@ -228,7 +213,7 @@ class Holding:
             if self.lost is not None and error is not self.lost:
                 error.add_note(str(self.lost))
             return
-        if self.lost is not None and self._options.on_lost == "cancel":
+        if self.lost is not None and self.options.on_lost == "cancel":
             raise self.lost.with_traceback(None) from self.lost.__cause__
 
     async def release(self, limit: float = RELEASE_LIMIT) -> asyncio.CancelledError | None:
@@ -248,16 +233,18 @@ class Holding:
             return renewal
         self.state = State.LEFT
         self.ended.set()
-        if self.lost is None and self.claim.began and self._has_loop():
+        if self._draining is not None:
+            self._draining.cancel()
+        if not self.gone and self.claim.began and self._has_loop():
             self._releasing = start_release(
-                self._store, self.claim, self._heartbeat.trust, self._options.min_hold, self._notifier
+                self.store, self.claim, self._heartbeat.trust, self.options.min_hold, self._notifier
             )
         return renewal
 
     def _has_loop(self) -> bool:
         """Tell whether a release can be started: not from a frame that is closed after its event loop."""
         try:
-            self._store.connections.check_loop()
+            self.store.connections.check_loop()
         except RuntimeError:
             tenure, problem = self.claim.tenure, "left without its event loop"
             self._notifier.tell(ReleaseFailed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, error=problem))
@@ -266,11 +253,12 @@ class Holding:
 
     def _lose(self, reason: LossReason, taken_by: str | None, cause: BaseException | None) -> None:
         """Take note of a loss, and tell the body; awaits nothing."""
+        self.gone = True
         self.lost = self._loss(reason, taken_by)
         self.lost.__cause__ = cause
         self.ended.set()
         # The body first: whoever is told may take its time.
-        if self._body is not None and self._options.on_lost == "cancel":
+        if self._body is not None and self.options.on_lost == "cancel":
             self._body.cancel(str(self.lost))
         error = None if cause is None else repr(cause)
         tenure = self.claim.tenure
@@ -279,6 +267,25 @@ class Holding:
                 key=tenure.key, holder=tenure.holder, fence=tenure.fence, reason=reason, taken_by=taken_by, error=error
             )
         )
+
+    def _revoke(self) -> None:
+        """Tell the body to end, and go on renewing until it has; awaits nothing."""
+        self.revoked = True
+        self.lost = self._loss("revoked", None)
+        self.ended.set()
+        if self._body is not None:
+            if self.options.on_lost == "cancel":
+                self._body.cancel(str(self.lost))
+            self._draining = start_timer(self.options.drain, self._end_drain)
+        tenure = self.claim.tenure
+        self._notifier.tell(Revoked(key=tenure.key, holder=tenure.holder, fence=tenure.fence, drain=self.options.drain))
+
+    def _end_drain(self) -> None:
+        """Give up a revoked tenure whose body has not ended in time: its row runs out."""
+        if not self.gone:
+            self._heartbeat.stop()
+            problem = f"the body had not ended within its drain of {self.options.drain:g} s after the revocation"
+            self._lose("revoked", None, TimeoutError(problem))
 
     def _loss(self, reason: LossReason, taken_by: str | None) -> LeaseLostError:
         tenure = self.claim.tenure
@@ -294,10 +301,16 @@ class Holding:
             msg = f"lease {self!r}: it belongs to process {self.process}; a forked child must acquire its own"
             raise RuntimeError(msg)
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise where nothing can be done with the tenure any more, or not here; one that is revoked still is held."""
         self._check_process()
-        self._store.connections.check_loop()
+        self.store.connections.check_loop()
         if self.state is State.LEFT:
             msg = f"lease {self!r}: it was left or released; acquire the key again"
             raise RuntimeError(msg)
-        self.raise_if_lost()
+        self._check_deadline()
+        self._raise_if_gone()
+
+    def _raise_if_gone(self) -> None:
+        if self.gone and self.lost is not None:
+            raise self.lost.with_traceback(None)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from asyncpg_lease._guarded import guard_open, guarded_transaction
 from asyncpg_lease._holding import Holding, State
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Lease:
         An entered one that nobody can leave any more is renewed no longer, or it would be for ever.
         """
         holding = self._holding
-        if holding.state is State.LEFT or holding.lost is not None or holding.process != os.getpid():
+        if holding.state is State.LEFT or holding.gone or holding.process != os.getpid():
             return
         if holding.state is State.ENTERED:
             # A garbage collection may run in any thread, and after the loop was closed.
@@ -108,18 +109,31 @@ class Lease:
         """Whether the lease may be relied on now; no I/O.
 
         False after a loss, after the local deadline even where the event loop was blocked and nobody could
-        say so yet, after the block was left, and in a forked child. True while a cancelled body unwinds.
-        It is no promise for the moment after: fence what is written.
+        say so yet, after the block was left, and in a forked child. True while a cancelled body unwinds, and while a
+        revoked one drains. It is no promise for the moment after: fence what is written.
         """
         return self._holding.is_held
 
     @property
     def lost(self) -> LeaseLostError | None:
-        """The loss, once there is one."""
+        """Why the body has to stop, once there is a reason.
+
+        With the reason ``revoked`` the lease may still be held, and is until the body has ended, for at most `drain`:
+        `is_held` says so.
+        """
         return self._holding.lost
 
+    @property
+    def revoked(self) -> bool:
+        """Whether an operator asked to give the lease up, by `LeaseTable.revoke`; known by the next renewal.
+
+        The body has been cancelled for it, unless `on_lost` is "flag". Renewals go on while it ends, and what it writes
+        in `transaction` meanwhile is accepted.
+        """
+        return self._holding.revoked
+
     def raise_if_lost(self) -> None:
-        """Raise where the lease is lost, or past its local deadline; no I/O.
+        """Raise where the lease is lost, revoked, or past its local deadline; no I/O.
 
         For every step of a job, since it costs nothing: it knows what the heartbeat knows. What happened to the row
         since the last renewal is for `verify` to ask, and what is written is safe in `transaction` alone.
@@ -131,7 +145,7 @@ class Lease:
         self._holding.raise_if_lost()
 
     async def wait_lost(self) -> LeaseLostError | None:
-        """Wait until the lease is lost; return the loss, or None where it was left without one."""
+        """Wait until the lease is lost or revoked; return the loss, or None where it was left without one."""
         return await self._holding.wait_ended()
 
     async def verify(self) -> None:
@@ -202,7 +216,7 @@ class Lease:
                     await connection.execute("UPDATE report SET body = $1", "all is well")
             ```
         """
-        return self._holding.transaction(connection, isolation, idle_timeout)
+        return guarded_transaction(self._holding, connection, isolation, idle_timeout)
 
     async def guard(self, connection: asyncpg.Connection[RecordT] | asyncpg.pool.PoolConnectionProxy[RecordT]) -> None:
         """Check this tenure inside a transaction that is open already, and keep its successor out until that ends.
@@ -225,7 +239,7 @@ class Lease:
             TypeError: it is no connection.
             Exception: what the driver raised.
         """
-        await self._holding.guard(connection)
+        await guard_open(self._holding, connection)
 
     async def release(self) -> None:
         """Release now: renew no more and expire the row, so that the next one can have it.
@@ -245,7 +259,7 @@ class Lease:
 
         Raises:
             RuntimeError: entered before, released, another event loop, a forked child, or no task.
-            LeaseLostError: it was not entered before its deadline.
+            LeaseLostError: it was not entered before its deadline, or it was revoked, and is released for that.
         """
         self._holding.enter()
         # Without those that were left in another context, which could not take them out of this one.
@@ -260,12 +274,12 @@ class Lease:
         The body's own exception comes out as it is, and so does whoever else's cancellation.
 
         Raises:
-            LeaseLostError: the lease was lost before the body had ended, and `on_lost` is "cancel".
+            LeaseLostError: the lease was lost or revoked before the body had ended, and `on_lost` is "cancel".
         """
         # By value: another context than the entering one may leave, and not the last one entered.
         _entered.set(tuple(held for held in _entered.get() if held is not self))
-        outer_lost = any(held.lost is not None for held in _entered.get())
-        await self._holding.leave(error, hurried=outer_lost)
+        outer_gone = any(held._holding.gone for held in _entered.get())  # noqa: SLF001 - this module's own
+        await self._holding.leave(error, hurried=outer_gone)
 
 
 _entered: ContextVar[tuple[Lease, ...]] = ContextVar("asyncpg_lease.entered", default=())

@@ -11,6 +11,8 @@ __all__ = [
     "Duration",
     "OnLost",
     "Options",
+    "check_fence",
+    "check_flag",
     "check_limit",
     "check_name",
     "check_observer",
@@ -74,6 +76,25 @@ def check_name(name: str, value: object) -> str:
     return text
 
 
+def check_fence(value: object) -> None:
+    """Refuse what can be no fence: it is an int from 1 to 2**63 - 1; None is nothing to refuse."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"fence must be an int or None, not {type(value).__name__}"
+        raise TypeError(msg)
+    if not 1 <= value < 2**63:
+        msg = f"fence must be between 1 and {2**63 - 1}; it is {value}"
+        raise ValueError(msg)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is no bool: "false" would pass for true."""
+    if not isinstance(value, bool):
+        msg = f"{name} must be a bool, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
 def check_limit(value: object) -> int | None:
     """Return the greatest number of rows to list, None for all."""
     if value is None:
@@ -130,6 +151,7 @@ class Options:
     holder: str | None
     heartbeat: float
     grace: float
+    drain: float
 
     @classmethod
     def fold(  # noqa: PLR0913 - each is an option of its own
@@ -143,6 +165,7 @@ class Options:
         holder: str | None,
         heartbeat: Duration | None,
         grace: Duration | None,
+        drain: Duration | None = None,
     ) -> Options:
         """Fold durations to seconds, fill in the defaults, and check every value and their sum.
 
@@ -160,6 +183,7 @@ class Options:
             holder=None if holder is None else check_text("holder", holder),
             heartbeat=seconds / 3 if heartbeat is None else fold_duration("heartbeat", heartbeat, 0.01, MAX_TTL),
             grace=seconds / 10 if grace is None else fold_duration("grace", grace, 0.0, MAX_TTL),
+            drain=seconds if drain is None else fold_duration("drain", drain, 0.0, MAX_TTL),
         )
         if folded.label is not None and folded.holder is not None:
             msg = "label and holder exclude each other: an explicit holder is used as it is"

@@ -35,6 +35,7 @@ __all__ = [
     "key_range",
     "quote_name",
     "renew_rows",
+    "revocation_row",
 ]
 
 Outcome: TypeAlias = Literal["renewed", "busy", "lost"]
@@ -46,7 +47,7 @@ logger = logging.getLogger("asyncpg_lease")
 
 _TABLE = re.compile(r"\blease\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-_NAMES = ("table", "claim", "renew", "release", "get", "list", "guard", "guard_first", "identity")
+_NAMES = ("table", "claim", "renew", "release", "get", "list", "guard", "guard_first", "identity", "revoke")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
@@ -59,6 +60,7 @@ _HOWS: Mapping[str, How | None] = {
 }
 _OUTCOMES: Mapping[str, Outcome] = {"renewed": "renewed", "busy": "busy", "lost": "lost"}
 _STATES: Mapping[str, State] = {"held": "held", "resting": "resting", "free": "free"}
+_TRUTHS = {"true": True, "false": False}
 _LIVES = {"live": True, "over": False}
 _SNAPSHOTS: Mapping[str, Literal["new", "old"]] = {"new": "new", "old": "old"}
 _SURROGATES = range(0xD800, 0xE000)
@@ -91,6 +93,9 @@ class LeaseInfo:
         expires_at: when it runs out or ran out, by the server's clock, aware UTC.
         expires_in: seconds from the moment of reading to `expires_at`; negative where that is past.
         state: ``held`` (live), ``resting`` (released, kept shut by min_hold) or ``free``.
+        released_at: when its holder left it in order, by the server's clock, aware UTC; None while it is held, and for
+            ever after a crash or a loss: a free key without it has run out, at `expires_at`.
+        revoked_at: when its holder was first asked to give it up, by the server's clock, aware UTC; None: it was not.
     """
 
     key: str
@@ -100,6 +105,8 @@ class LeaseInfo:
     expires_at: datetime
     expires_in: float
     state: State
+    released_at: datetime | None
+    revoked_at: datetime | None
 
 
 class ClaimRow(NamedTuple):
@@ -116,12 +123,16 @@ class ClaimRow(NamedTuple):
 
 
 class RenewRow(NamedTuple):
-    """The answer of renew.sql for one tenure; None is what there is not: a row, or a new expiry."""
+    """The answer of renew.sql for one tenure; None is what there is not: a row, or a new expiry.
+
+    `revoked` is the word of the row's own tenure, whoever that is.
+    """
 
     outcome: Outcome
     holder: str | None
     fence: int | None
     expires_at: datetime | None
+    revoked: bool
 
 
 class GuardRow(NamedTuple):
@@ -130,6 +141,7 @@ class GuardRow(NamedTuple):
     live: bool
     holder: str | None
     fence: int | None
+    revoked: bool
     snapshot: Literal["new", "old"]
 
 
@@ -143,6 +155,7 @@ class Statements(NamedTuple):
     list: Statement
     guard: Statement
     guard_first: Statement
+    revoke: Statement
 
     @classmethod
     def bound_to(cls, table: str) -> Statements:
@@ -219,11 +232,12 @@ def claim_row(row: Sequence[object]) -> ClaimRow:
 
 def guard_row(row: Sequence[object]) -> GuardRow:
     """Read the row of guard.sql; raises as `claim_row` does."""
-    live, holder, fence, snapshot = row
+    live, holder, fence, revoked, snapshot = row
     return GuardRow(
         _word(_LIVES, live),
         None if holder is None else _text(holder),
         None if fence is None else _number(int, fence),
+        _word(_TRUTHS, revoked),
         _word(_SNAPSHOTS, snapshot),
     )
 
@@ -236,7 +250,7 @@ def is_live(row: Sequence[object]) -> bool:
 
 def info_row(row: Sequence[object]) -> LeaseInfo:
     """Read a row of get.sql or list.sql; raises as `claim_row` does."""
-    key, holder, fence, acquired, expires, left, state = row
+    key, holder, fence, acquired, expires, left, state, released, revoked = row
     return LeaseInfo(
         _text(key),
         _text(holder),
@@ -245,7 +259,15 @@ def info_row(row: Sequence[object]) -> LeaseInfo:
         _moment(expires),
         _number(float, left),
         _word(_STATES, state),
+        None if released is None else _moment(released),
+        None if revoked is None else _moment(revoked),
     )
+
+
+def revocation_row(row: Sequence[object]) -> tuple[str, LeaseInfo]:
+    """Read the row of revoke.sql: what was done, and the key's row; raises as `claim_row` does."""
+    outcome, *info = row
+    return _text(outcome), info_row(info)
 
 
 def renew_rows(rows: Sequence[Sequence[object]]) -> list[RenewRow]:
@@ -256,8 +278,9 @@ def renew_rows(rows: Sequence[Sequence[object]]) -> list[RenewRow]:
             None if holder is None else _text(holder),
             None if fence is None else _number(int, fence),
             None if expires is None else _moment(expires),
+            _word(_TRUTHS, revoked),
         )
-        for _, outcome, holder, fence, expires in rows
+        for _, outcome, holder, fence, expires, revoked in rows
     ]
 
 

@@ -35,14 +35,13 @@ LossReason: TypeAlias = Literal["taken_over", "expired", "revoked", "deleted", "
 
 ``taken_over``: another tenure is in the row. ``expired``: the row ran out and nobody has it. ``deleted``:
 there is no row. ``unreachable``: no renewal was confirmed before the local deadline. ``stalled``: the same,
-because the event loop or the whole process stood still. ``revoked``: an operator asked for it; reserved for
-what is to come, nothing gives it yet.
+because the event loop or the whole process stood still. ``revoked``: an operator asked to give it up, or ended it.
 """
 
 _LOSSES: Mapping[LossReason, str] = {
     "taken_over": "another tenure has the key",
     "expired": "the row ran out",
-    "revoked": "an operator revoked it",
+    "revoked": "an operator asked to give it up",
     "deleted": "the row is gone",
     "unreachable": "no renewal was confirmed in time",
     "stalled": "the event loop or the process stood still for too long",

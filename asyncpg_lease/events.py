@@ -27,6 +27,7 @@ __all__ = [
     "Released",
     "RenewFailed",
     "Renewed",
+    "Revoked",
     "Unavailable",
     "Waiting",
     "WaitingFailed",
@@ -147,8 +148,19 @@ class Late(Event):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Revoked(Event):
+    """An operator asks to give the key up: the body is told to end, and has `drain` for it while renewals go on."""
+
+    level: ClassVar[int] = logging.WARNING
+    message: ClassVar[str] = "lease revoked, waiting for its body to end"
+
+    fence: int
+    drain: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lost(Event):
-    """The lease is lost while its body runs."""
+    """The lease is lost while its body runs: also where that did not end within its `drain` after a revocation."""
 
     level: ClassVar[int] = logging.ERROR
     message: ClassVar[str] = "lease lost"

@@ -11,6 +11,8 @@ import asyncpg
 from asyncpg_lease import schema as _schema
 from asyncpg_lease._options import (
     Duration,
+    check_fence,
+    check_flag,
     check_limit,
     check_name,
     check_observer,
@@ -18,6 +20,7 @@ from asyncpg_lease._options import (
     check_text,
     fold_duration,
 )
+from asyncpg_lease._revocation import Revocation, revoke
 from asyncpg_lease._statements import LeaseInfo, TableName, key_range
 from asyncpg_lease._store import Store
 from asyncpg_lease.events import Notifier, Observer
@@ -141,6 +144,43 @@ class LeaseTable:
         least, end = key_range(check_prefix("prefix", prefix))
         most = check_limit(limit)
         return await self._store.list(least, end, most, QUESTION_LIMIT)
+
+    async def revoke(self, key: str, *, fence: int | None = None, force: bool = False) -> Revocation:
+        """Have a key given up, so that another replica can have it; without two working at once.
+
+        The holder learns of it by its next renewal, within its `heartbeat`: its body is cancelled, or flagged, and
+        renewals go on until it has ended, so that nobody starts before that. Then the lease is released. A body that
+        has not ended after the lease's `drain` is an error in its log, and the lease is given up and runs out.
+
+        By force the row runs out at once, resting or not, and whoever waits starts. The body that still runs finds
+        out by its next renewal, at the latest when its trust ends: until then two may work, unless what they write is
+        fenced. An open `Lease.transaction` still keeps the successor out until it ends.
+
+        Args:
+            key: 1 to 1,024 UTF-8 bytes without NUL.
+            fence: only the tenure with this fence, as the operator saw it; None: whichever has the key now.
+            force: whether to end the tenure at once.
+
+        Returns:
+            What was done, or why nothing was: a key that is free, resting, unknown, revoked already, or in the
+            hands of another tenure is no error.
+
+        Raises:
+            TypeError, ValueError: the key or the fence cannot be one.
+            LeaseTableError: there is no such table, or no right to change it.
+            TimeoutError: no connection or no answer within 30 s: another session may have the row locked.
+
+        Example:
+            ```python
+            info = await table.get("nightly-report")
+            if info is not None and info.state == "held":
+                print(await table.revoke("nightly-report", fence=info.fence))
+            ```
+        """
+        check_text("key", key)
+        check_fence(fence)
+        check_flag("force", force)
+        return await revoke(self._store, key, fence, force=force, limit=QUESTION_LIMIT)
 
     async def aclose(self) -> None:
         """Wait for the claims, releases and give-backs that are under way.

@@ -21,6 +21,8 @@ PUBLIC = [
     "LossReason",
     "Observer",
     "OnLost",
+    "Revocation",
+    "RevocationOutcome",
     "acquire",
     "current_lease",
     "lease",
@@ -41,12 +43,13 @@ LEASE = [
     "release",
     "remaining",
     "renew",
+    "revoked",
     "transaction",
     "verify",
     "wait_lost",
 ]
 
-TABLE = ["aclose", "create", "get", "leases", "name", "verify"]
+TABLE = ["aclose", "create", "get", "leases", "name", "revoke", "verify"]
 
 
 def _names(kind: type) -> list[str]:

@@ -13,8 +13,8 @@
 --            After the lock, so that it is not the older version's turn again, and for a tenure that is over too,
 --            since it may have been renewed since.
 -- The second look at the expiry is for a lock that was waited for, after both.
--- Answers one row: live or over, the row's holder and fence (null where there is no row), and whether the snapshot is
--- a new one of this statement's or may be an old one.
+-- Answers one row: live or over, the row's holder and fence (null where there is no row), whether it was revoked, and
+-- whether the snapshot is a new one of this statement's or may be an old one.
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH own AS (
     SELECT CASE WHEN current_setting('transaction_isolation') LIKE 'read%' THEN 'new' ELSE 'old' END AS snapshot
@@ -41,6 +41,7 @@ SELECT
     END,
     target.holder,
     target.fence,
+    (target.revoked_at IS NOT NULL)::text,
     own.snapshot,
     'stamp'::text
 FROM own LEFT JOIN lease AS target ON target.key = $1::text

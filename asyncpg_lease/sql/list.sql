@@ -3,7 +3,7 @@
 --
 -- Invariant: reads only, and leaves the reserved row out. A prefix is a range of the primary key's "C" order,
 -- so it is found by the index.
--- Answers rows of key, holder, fence, acquired_at, expires_at, seconds left, state, or one of nulls.
+-- Answers rows of key, holder, fence, acquired_at, expires_at, seconds left, state, released_at, revoked_at, or one of nulls.
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 SELECT page.*, own.stamp
 FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN LATERAL (
@@ -18,7 +18,9 @@ FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN LATERAL (
             WHEN expires_at <= clock_timestamp() THEN 'free'
             WHEN released_at IS NOT NULL THEN 'resting'
             ELSE 'held'
-        END
+        END,
+        extract(epoch FROM released_at)::float8,
+        extract(epoch FROM revoked_at)::float8
     FROM lease
     WHERE key >= $1::text AND ($2::text IS NULL OR key < $2::text) AND key <> '' AND $4::text = own.stamp
     ORDER BY key

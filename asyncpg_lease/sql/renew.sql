@@ -10,7 +10,8 @@
 -- All arrays are of text: a driver may have to ask the server about any other array type first, at the worst
 -- of times, on the new connection of a renewal that is late already.
 -- Answers one row for each tenure, in the order asked: position, renewed / busy / lost, the row's holder
--- and fence (null where there is no row), and the new expires_at of a renewed one.
+-- and fence (null where there is no row), the new expires_at of a renewed one, and whether the row's tenure is asked to give
+-- the key up: it is renewed all the same, since its body has to end first.
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH asked AS (
     SELECT key, holder, fence::bigint, ttl::float8, shared::bool, ordinal
@@ -31,7 +32,7 @@ WITH asked AS (
         expires_at = greatest(CASE WHEN longest.shared THEN target.expires_at END, clock_timestamp() + make_interval(secs => longest.ttl))
     FROM longest
     WHERE target.key = longest.key
-    RETURNING target.key, target.expires_at
+    RETURNING target.key, target.expires_at, target.revoked_at
 )
 SELECT
     asked.ordinal,
@@ -44,6 +45,7 @@ SELECT
     target.holder,
     target.fence,
     extract(epoch FROM renewed.expires_at)::float8,
+    (coalesce(renewed.revoked_at, target.revoked_at) IS NOT NULL)::text,
     own.stamp
 FROM (VALUES ('stamp'::text)) AS own (stamp)
 LEFT JOIN asked ON true

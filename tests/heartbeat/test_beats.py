@@ -247,7 +247,7 @@ async def test_renewal_under_way_when_the_body_ends_is_ignored(
 async def test_parts_of_a_lease_say_what_they_are(table: LeaseTable) -> None:
     """Whatever lives has a repr that names its key or its table."""
     async with lease(table, KEY) as held:
-        heartbeat, store = held._holding._heartbeat, held._holding._store
+        heartbeat, store = held._holding._heartbeat, held._holding.store
         assert KEY in repr(heartbeat)
         assert "1 leases" in repr(heartbeat._keeper)
         for part in (store, store.claims, store.renewals):
