@@ -256,10 +256,7 @@ class Holding:
         self.gone = True
         self.lost = self._loss(reason, taken_by)
         self.lost.__cause__ = cause
-        self.ended.set()
-        # The body first: whoever is told may take its time.
-        if self._body is not None and self.options.on_lost == "cancel":
-            self._body.cancel(str(self.lost))
+        self._tell_body(str(self.lost))
         error = None if cause is None else repr(cause)
         tenure = self.claim.tenure
         self._notifier.tell(
@@ -272,10 +269,8 @@ class Holding:
         """Tell the body to end, and go on renewing until it has; awaits nothing."""
         self.revoked = True
         self.lost = self._loss("revoked", None)
-        self.ended.set()
+        self._tell_body(str(self.lost))
         if self._body is not None:
-            if self.options.on_lost == "cancel":
-                self._body.cancel(str(self.lost))
             self._draining = start_timer(self.options.drain, self._end_drain)
         tenure = self.claim.tenure
         self._notifier.tell(Revoked(key=tenure.key, holder=tenure.holder, fence=tenure.fence, drain=self.options.drain))
@@ -286,6 +281,12 @@ class Holding:
             self._heartbeat.stop()
             problem = f"the body had not ended within its drain of {self.options.drain:g} s after the revocation"
             self._lose("revoked", None, TimeoutError(problem))
+
+    def _tell_body(self, why: str) -> None:
+        """Wake whoever waits for a loss, and cancel the body; before anybody is told who may take his time."""
+        self.ended.set()
+        if self._body is not None and self.options.on_lost == "cancel":
+            self._body.cancel(why)
 
     def _loss(self, reason: LossReason, taken_by: str | None) -> LeaseLostError:
         tenure = self.claim.tenure

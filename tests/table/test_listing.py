@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given, settings
@@ -165,3 +165,31 @@ async def test_expiry_that_no_datetime_can_say_is_read_all_the_same(
     assert not await observe.is_free("k")
     await held.release()
     assert await observe.is_free("k")
+
+
+async def test_get_and_leases_tell_who_left_in_order_and_when(table: LeaseTable, observe: Observer) -> None:
+    """A released key has released_at, resting or free; a held one and one whose holder crashed have none."""
+    held, dead, left, resting = [
+        await acquire(table, key, ttl=60, min_hold=hold)
+        for key, hold in (("held", 0), ("dead", 0), ("left", 0), ("resting", 30))
+    ]
+    await observe.expire("dead")
+    await left.release()
+    await resting.release()
+    found = {info.key: info for info in await table.leases()}
+    assert {key: (info.state, info.released_at is not None) for key, info in found.items()} == {
+        "held": ("held", False),
+        "dead": ("free", False),
+        "left": ("free", True),
+        "resting": ("resting", True),
+    }
+    for key, info in found.items():
+        record = await observe.row(key)
+        assert record is not None
+        assert info.released_at == record["released_at"]
+    assert found["left"].released_at is not None
+    assert found["left"].expires_at - found["left"].released_at < timedelta(seconds=1)
+    assert found["resting"].released_at is not None
+    assert found["resting"].expires_at - found["resting"].released_at > timedelta(seconds=25)
+    await held.release()
+    await dead.release()

@@ -30,6 +30,7 @@ VERBS: dict[str, Verb] = {
     "lease": enter,
     "get": lambda table: table.get("k"),
     "leases": lambda table: table.leases(),
+    "revoke": lambda table: table.revoke("k"),
 }
 
 

@@ -1,0 +1,317 @@
+"""What a revocation does to the lease that it asks for: its body ends first, and nobody starts before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+import pytest
+
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease, try_acquire
+from asyncpg_lease.events import Acquired, Lost, Released, ReleaseFailed, RenewFailed, Revoked
+from tests.support.bodies import Bodies
+from tests.support.leasing import Recorder, here, until
+from tests.support.observe import Observer
+from tests.support.typing import Pool
+
+KEY = "steered"
+
+
+async def revoked(held: Lease) -> None:
+    """Wait until the holder knows of its revocation."""
+    await until(lambda: held.revoked)
+
+
+async def test_revocation_cancels_the_body_and_releases(table: LeaseTable, observe: Observer) -> None:
+    """Within a heartbeat the body is cancelled, the loss says why, and the row is released, in order."""
+    told = Recorder()
+    started = time.monotonic()
+    with pytest.raises(LeaseLostError, match=r"is lost: revoked, an operator asked to give it up") as caught:
+        async with lease(table, KEY, ttl=1.5, observer=told) as held:
+            await table.revoke(KEY)
+            await asyncio.sleep(60)
+    assert time.monotonic() - started < 1.2
+    assert (caught.value.reason, caught.value.fence, caught.value.taken_by) == ("revoked", 1, None)
+    assert caught.value.__cause__ is None
+    assert here().cancelling() == 0
+    assert [type(event) for event in told.events if type(event) in (Acquired, Revoked, Lost, Released)] == [
+        Acquired,
+        Revoked,
+        Released,
+    ]
+    assert (told.of(Revoked)[0].fence, told.of(Revoked)[0].drain) == (1, 1.5)
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["released_at"] is not None
+    assert await observe.is_free(KEY)
+    assert (held.revoked, held.is_held, held.remaining) == (True, False, 0.0)
+
+
+async def test_revoked_lease_is_held_until_its_body_has_ended(
+    table: LeaseTable, observe: Observer, pool: Pool, bodies: Bodies
+) -> None:
+    """A clean-up longer than the ttl is renewed through, may write guarded, and nobody starts before its end."""
+    told = Recorder()
+    cleaned_up = []
+
+    async def successor() -> None:
+        async with lease(LeaseTable(pool, poll=0.05), KEY, ttl=10, wait=30) as held:
+            with bodies.running("successor"):
+                assert held.fence == 2
+
+    with pytest.raises(LeaseLostError):
+        async with lease(table, KEY, ttl=0.9, drain=10, observer=told) as held:
+            task = asyncio.create_task(successor())
+            await table.revoke(KEY)
+            with bodies.running("holder"):
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    await asyncio.sleep(2)
+                    assert held.is_held
+                    assert held.remaining > 0
+                    await held.verify()
+                    await held.renew()
+                    async with pool.acquire() as connection, held.transaction(connection):
+                        await held.guard(connection)
+                    with pytest.raises(LeaseLostError):
+                        held.raise_if_lost()
+                    cleaned_up.append(KEY)
+    ended = time.monotonic()
+    await task
+    assert cleaned_up == [KEY]
+    assert bodies.overlapping() == []
+    assert bodies.all[1].started - ended < 0.5
+    assert told.of(Lost) == told.of(ReleaseFailed) == []
+    assert len(told.of(Revoked)) == 1
+    assert await observe.fence(KEY) == 2
+
+
+async def test_body_that_does_not_end_in_its_drain_is_given_up(
+    table: LeaseTable, observe: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Past the drain it is an ERROR: not held, not renewed, not released; the row runs out by itself."""
+    told = Recorder()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.9, drain=0.3, observer=told) as held:
+            await table.revoke(KEY)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                started = time.monotonic()
+                await until(lambda: not held.is_held)
+                assert 0.25 < time.monotonic() - started < 0.6
+                assert here().cancelling() == 1
+                with pytest.raises(LeaseLostError):
+                    await held.renew()
+                assert not await observe.is_free(KEY)
+                await observe.until_free(KEY, within=2)
+    assert caught.value.reason == "revoked"
+    assert "had not ended within its drain of 0.3 s" in str(caught.value.__cause__)
+    assert [type(event) for event in told.events if type(event) in (Revoked, Lost, Released, ReleaseFailed)] == [
+        Revoked,
+        Lost,
+    ]
+    (lost,) = told.of(Lost)
+    assert lost.reason == "revoked"
+    assert "drain" in str(lost.error)
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.WARNING] == ["WARNING", "ERROR"]
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["released_at"] is None
+
+
+async def test_drain_of_nothing_gives_the_lease_up_at_once(table: LeaseTable) -> None:
+    """drain=0 is no time at all: the body is cancelled and the lease is not held any more, in the same breath."""
+    with pytest.raises(LeaseLostError):
+        async with lease(table, KEY, ttl=0.9, drain=0) as held:
+            await table.revoke(KEY)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+                assert not held.is_held
+
+
+async def test_flagged_body_is_told_and_ends_when_it_likes(table: LeaseTable, observe: Observer) -> None:
+    """on_lost="flag": nothing is cancelled or raised; wait_lost() wakes, and the block's end releases."""
+    async with lease(table, KEY, ttl=0.9, on_lost="flag", drain=10) as held:
+        waiter = asyncio.create_task(held.wait_lost())
+        await table.revoke(KEY)
+        loss = await asyncio.wait_for(waiter, 2)
+        assert loss is held.lost
+        assert loss is not None
+        assert loss.reason == "revoked"
+        assert held.revoked
+        await asyncio.sleep(1.2)
+        assert held.is_held
+        assert here().cancelling() == 0
+        with pytest.raises(LeaseLostError):
+            held.raise_if_lost()
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["released_at"] is not None
+
+
+async def test_flagged_body_past_its_drain_is_not_held(table: LeaseTable) -> None:
+    """A flagged body that goes on past the drain is told by is_held, and by an event."""
+    told = Recorder()
+    async with lease(table, KEY, ttl=0.9, on_lost="flag", drain=0.2, observer=told) as held:
+        await table.revoke(KEY)
+        await until(lambda: told.of(Lost))
+        assert not held.is_held
+
+
+async def test_body_that_swallows_the_cancellation_still_gets_the_loss(table: LeaseTable) -> None:
+    """LeaseLostError comes out of the block all the same, and the task is not left marked as cancelled."""
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.9):
+            await table.revoke(KEY)
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+    assert caught.value.reason == "revoked"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(1)
+
+
+async def test_cancellation_by_the_user_while_draining_comes_out(table: LeaseTable, observe: Observer) -> None:
+    """A user's cancel of the revoked body is not taken for the revocation's, and the row is released."""
+
+    async def body() -> None:
+        async with lease(table, KEY, ttl=0.9, drain=10):
+            await table.revoke(KEY)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                draining.set()
+                await asyncio.sleep(60)
+
+    draining = asyncio.Event()
+    task = asyncio.create_task(body())
+    await asyncio.wait_for(draining.wait(), 5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await observe.until_free(KEY, within=1)
+
+
+async def test_loss_while_draining_is_told_and_cancels_no_second_time(table: LeaseTable, observe: Observer) -> None:
+    """Where somebody else has the row while the revoked body unwinds, it is lost to them; the clean-up goes on."""
+    told = Recorder()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.9, drain=10, observer=told) as held:
+            await table.revoke(KEY)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await observe.hand_over(KEY)
+                await until(lambda: not held.is_held)
+                await asyncio.sleep(0.05)
+                assert here().cancelling() == 1
+    assert caught.value.reason == "taken_over"
+    assert here().cancelling() == 0
+    assert [type(event) for event in told.events if type(event) in (Revoked, Lost)] == [Revoked, Lost]
+    record = await observe.row(KEY)
+    assert record is not None
+    assert (record["holder"], record["released_at"]) == ("other", None)
+
+
+async def test_revoked_lease_that_is_not_entered_yet_is_released_by_entering(
+    table: LeaseTable, observe: Observer
+) -> None:
+    """A renewal by hand tells it; entering raises, and the row is free, since no block will ever be left."""
+    held = await acquire(table, KEY, ttl=30)
+    await table.revoke(KEY)
+    await held.renew()
+    assert held.revoked
+    assert held.is_held
+    assert await held.wait_lost() is held.lost
+    with pytest.raises(LeaseLostError):
+        async with held:
+            pytest.fail("entered")
+    await observe.until_free(KEY, within=2)
+    await held.release()
+
+
+async def test_every_handle_of_a_revoked_tenure_is_told(table: LeaseTable) -> None:
+    """Handles of one explicit holder share the tenure, and so its revocation, also those that joined after it."""
+    first = await acquire(table, KEY, ttl=0.9, holder="app", on_lost="flag")
+    async with first:
+        await table.revoke(KEY)
+        second = await acquire(table, KEY, ttl=0.9, holder="app", on_lost="flag")
+        async with second:
+            await revoked(first)
+            await revoked(second)
+            assert first.is_held
+            assert second.is_held
+
+
+async def test_revocation_reaches_a_holder_whose_row_is_locked(table: LeaseTable, observe: Observer) -> None:
+    """A row that another session has locked cannot be renewed, but says that it is revoked."""
+    told = Recorder()
+    async with lease(table, KEY, ttl=3, on_lost="flag", observer=told) as held:
+        await table.revoke(KEY)
+        async with observe.locked(KEY):
+            await revoked(held)
+            assert held.is_held
+            assert told.of(RenewFailed)
+
+
+async def test_forced_revocation_cancels_the_body_and_spares_the_successor(
+    table: LeaseTable, observe: Observer
+) -> None:
+    """The body learns by its next renewal that an operator ended it, and its exit touches nobody's row."""
+    told = Recorder()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, "alone", ttl=0.9, observer=told):
+            await table.revoke("alone", force=True)
+            await asyncio.sleep(60)
+    assert caught.value.reason == "revoked"
+    assert [type(event) for event in told.events if type(event) in (Revoked, Lost, Released)] == [Lost]
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.9) as held:
+            await table.revoke(KEY, force=True)
+            with pytest.raises(LeaseLostError, match="revoked"):
+                await held.verify()
+            successor = await acquire(table, KEY, holder="successor")
+            await asyncio.sleep(60)
+    assert (caught.value.reason, caught.value.taken_by) == ("taken_over", "successor")
+    await successor.verify()
+    await successor.release()
+    assert await observe.fence(KEY) == 2
+
+
+@pytest.mark.parametrize("isolation", [None, "repeatable_read"])
+async def test_forced_revocation_is_told_by_a_guard(table: LeaseTable, pool: Pool, isolation: str | None) -> None:
+    """A fenced write after it is refused, with its reason, whatever the transaction's snapshot."""
+    held = await acquire(table, KEY, ttl=60)
+    await table.revoke(KEY, force=True)
+    async with pool.acquire() as connection:
+        with pytest.raises(LeaseLostError) as caught:
+            async with connection.transaction(isolation=isolation):  # type: ignore[arg-type]
+                await held.guard(connection)
+    assert caught.value.reason == "revoked"
+
+
+async def test_revoked_lease_keeps_its_min_hold(table: LeaseTable, observe: Observer) -> None:
+    """A release for a revocation is a release: the key stays shut as long as its min_hold says."""
+    with pytest.raises(LeaseLostError):
+        async with lease(table, KEY, ttl=0.9, min_hold=60):
+            await table.revoke(KEY)
+            await asyncio.sleep(60)
+    info = await table.get(KEY)
+    assert info is not None
+    assert info.state == "resting"
+    assert await try_acquire(table, KEY) is None
+    assert not await observe.is_free(KEY)
+
+
+async def test_revocation_of_an_ended_body_changes_nothing(table: LeaseTable) -> None:
+    """A request that comes after the last renewal is not heard of: the block ends as it would have."""
+    async with lease(table, KEY, ttl=60) as held:
+        await table.revoke(KEY)
+    assert not held.revoked
+    assert held.lost is None

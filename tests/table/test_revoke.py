@@ -1,0 +1,296 @@
+"""revoke(), as the operator sees it: one answer for each state of a key, and nobody else's tenure touched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from asyncpg_lease import Lease, LeaseTable, LeaseTableError, Revocation, acquire, lease, try_acquire
+from asyncpg_lease._driver import ask
+from tests.conftest import MakePool
+from tests.fencing.writing import until_waiting
+from tests.sql.calls import STATEMENTS
+from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+from tests.support.typing import Pool
+from tests.table.roles import MakeRole
+
+KEY = "steered"
+
+
+async def _held(table: LeaseTable, observe: Observer) -> Lease:  # noqa: ARG001 - one shape for all
+    return await acquire(table, KEY)
+
+
+async def _resting(table: LeaseTable, observe: Observer) -> Lease:  # noqa: ARG001 - one shape for all
+    held = await acquire(table, KEY, min_hold=60)
+    await held.release()
+    return held
+
+
+async def _released(table: LeaseTable, observe: Observer) -> Lease:  # noqa: ARG001 - one shape for all
+    held = await acquire(table, KEY)
+    await held.release()
+    return held
+
+
+async def _crashed(table: LeaseTable, observe: Observer) -> Lease:
+    held = await acquire(table, KEY)
+    await observe.expire(KEY)
+    return held
+
+
+async def _revoked(table: LeaseTable, observe: Observer) -> Lease:  # noqa: ARG001 - one shape for all
+    held = await acquire(table, KEY)
+    assert (await table.revoke(KEY)).outcome == "revoked"
+    return held
+
+
+State = Callable[[LeaseTable, Observer], Awaitable[Lease]]
+
+
+@pytest.mark.parametrize(
+    ("state", "force", "outcome"),
+    [
+        (_held, False, "revoked"),
+        (_resting, False, "resting"),
+        (_released, False, "free"),
+        (_crashed, False, "free"),
+        (_revoked, False, "already_revoked"),
+        (_held, True, "expired"),
+        (_resting, True, "expired"),
+        (_released, True, "free"),
+        (_crashed, True, "free"),
+        (_revoked, True, "expired"),
+    ],
+)
+async def test_revoke_answers_what_it_did_or_why_it_did_nothing(
+    table: LeaseTable, observe: Observer, state: State, outcome: str, *, force: bool
+) -> None:
+    """Each state of a key has its own answer, which comes with the row, and says in a sentence what it means."""
+    held = await state(table, observe)
+    before = await observe.row(KEY)
+    revocation = await table.revoke(KEY, force=force)
+    assert revocation.outcome == outcome
+    assert revocation.info == await _info_of(table, like=revocation)
+    assert str(revocation).startswith(f"lease {KEY!r} of {held.holder!r} with fence 1: {outcome}: ")
+    after = await observe.row(KEY)
+    assert before is not None
+    assert after is not None
+    unchanged = {"revoked": {"revoked_at"}, "expired": {"revoked_at", "expires_at", "acquired_at"}}
+    assert {name for name in after.keys() if after[name] != before[name]} <= unchanged.get(outcome, set())  # noqa: SIM118 - a record's
+    assert await observe.is_free(KEY) == (outcome in {"expired", "free"})
+    await held.release()
+
+
+async def _info_of(table: LeaseTable, *, like: Revocation) -> object:
+    """Read the key, with the moment of reading of the revocation's own info, which is another one each time."""
+    info = await table.get(KEY)
+    assert info is not None
+    assert like.info is not None
+    return type(info)(**{**_fields(info), "expires_in": like.info.expires_in})
+
+
+def _fields(info: object) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in info.__slots__}  # type: ignore[attr-defined]
+
+
+async def test_revoke_of_a_key_that_nobody_ever_had_is_unknown(table: LeaseTable, observe: Observer) -> None:
+    """A key without a row is told, and gets none."""
+    for force in (False, True):
+        revocation = await table.revoke(KEY, force=force)
+        assert (revocation.outcome, revocation.info) == ("unknown", None)
+        assert str(revocation) == f"lease {KEY!r}: unknown: there is no such key"
+    assert await observe.rows() == []
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_revoke_with_a_fence_spares_the_successor(table: LeaseTable, observe: Observer, *, force: bool) -> None:
+    """The tenure that the operator saw, and never the one after it, whatever that is doing."""
+    await (await acquire(table, KEY)).release()
+    successor = await acquire(table, KEY)
+    row = await observe.row(KEY)
+    for fence in (1, 3):
+        revocation = await table.revoke(KEY, fence=fence, force=force)
+        assert revocation.outcome == "other_tenure"
+        assert revocation.info is not None
+        assert revocation.info.fence == 2
+    assert await observe.row(KEY) == row
+    assert (await table.revoke(KEY, fence=2, force=force)).outcome == ("expired" if force else "revoked")
+    await successor.release()
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ("UPDATE lease SET expires_at = clock_timestamp(), released_at = clock_timestamp()", "free"),
+        ("UPDATE lease SET fence = 2, holder = 'next', revoked_at = NULL", "other_tenure"),
+        ("UPDATE lease SET released_at = clock_timestamp()", "resting"),
+        ("DELETE FROM lease", "unknown"),
+    ],
+)
+async def test_revoke_that_waited_for_the_row_answers_what_is_there_then(
+    table: LeaseTable, observe: Observer, change: str, outcome: str
+) -> None:
+    """A tenure that ends between the look and the write is told as it is then, and not touched."""
+    held = await acquire(table, KEY, ttl=600)
+    async with observe.locked(KEY) as session:
+        task = asyncio.create_task(table.revoke(KEY, fence=1))
+        await until_waiting(observe)
+        await session.execute(change)
+    assert (await task).outcome == outcome
+    row = await observe.row(KEY)
+    assert row is None or row["revoked_at"] is None
+    await held.release()
+
+
+async def test_revoke_asks_once_and_keeps_the_first_time(table: LeaseTable, observe: Observer) -> None:
+    """Asking again changes nothing; the time of the first request stays, and get() and leases() tell it."""
+    held = await acquire(table, KEY)
+    first = await table.revoke(KEY)
+    assert first.info is not None
+    for force in (False, True):
+        again = await table.revoke(KEY, force=force)
+        assert again.info is not None
+        assert again.info.revoked_at == first.info.revoked_at
+    (listed,) = await table.leases()
+    assert listed.revoked_at == first.info.revoked_at
+    assert listed.released_at is None
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["revoked_at"] == first.info.revoked_at
+    await held.release()
+
+
+async def test_tenure_after_a_revocation_is_not_revoked(table: LeaseTable, observe: Observer) -> None:
+    """A new tenure clears the request; joining the revoked one does not."""
+    held = await acquire(table, KEY, holder="app")
+    await table.revoke(KEY)
+    joined = await acquire(table, KEY, holder="app")
+    info = await table.get(KEY)
+    assert joined.joined
+    assert info is not None
+    assert info.revoked_at is not None
+    await joined.release()
+    await held.release()
+    for end in (None, observe.expire):
+        successor = await acquire(table, KEY, holder="app")
+        info = await table.get(KEY)
+        assert info is not None
+        assert (info.revoked_at, info.released_at) == (None, None)
+        await table.revoke(KEY)
+        if end is not None:
+            await end(KEY)
+        await successor.release()
+
+
+async def test_forced_revocation_frees_the_key_at_once(table: LeaseTable, observe: Observer) -> None:
+    """The next claim gets the key, with a greater fence, also of a tenure that has just begun; resting keys open."""
+    fences = []
+    for _ in range(20):
+        held = await acquire(table, KEY, ttl=600, min_hold=600)
+        assert (await table.revoke(KEY, force=True)).outcome == "expired"
+        fences.append(held.fence)
+        await held.release()
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["released_at"] is None
+    assert fences == list(range(1, 21))
+
+
+async def test_forced_revocation_passes_a_guarded_transaction_whose_successor_still_waits(
+    table: LeaseTable, pool: Pool
+) -> None:
+    """The row runs out while a fenced transaction is open; nobody has the key before that has ended."""
+    held = await acquire(table, KEY, ttl=600)
+    async with pool.acquire() as connection, held.transaction(connection):
+        async with asyncio.timeout(2):
+            assert (await table.revoke(KEY, force=True)).outcome == "expired"
+        assert await try_acquire(table, KEY) is None
+    async with lease(table, KEY) as successor:
+        assert successor.fence == 2
+    await held.release()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_revoke_works_in_every_default_isolation(make_pool: MakePool, table: LeaseTable, isolation: str) -> None:
+    """Renewals that change the row meanwhile make no revocation fail, and none is lost."""
+    pool = await make_pool(server_settings={"default_transaction_isolation": isolation})
+    strict = LeaseTable(pool, table.name.split(".")[-1].strip('"'))
+    for _ in range(10):
+        held = await acquire(strict, KEY, ttl=600)
+        renewals = [asyncio.create_task(held.renew()) for _ in range(20)]
+        assert (await strict.revoke(KEY)).outcome == "revoked"
+        await asyncio.gather(*renewals)
+        await held.renew()
+        assert held.revoked
+        await held.release()
+
+
+@pytest.mark.parametrize("fence", [True, 1.0, "1"])
+async def test_revoke_of_what_is_no_fence_is_a_type_error(table: LeaseTable, fence: Any) -> None:  # noqa: ANN401
+    """A fence is an int."""
+    with pytest.raises(TypeError, match="fence must be an int or None"):
+        await table.revoke(KEY, fence=fence)
+
+
+async def test_revoke_checks_its_arguments_before_it_sends_anything(
+    table: LeaseTable, make_pool: MakePool, proxy: Proxy
+) -> None:
+    """Keys, fences and force are checked first; the reserved row's key is none."""
+    assert table.name
+    elsewhere = LeaseTable(await make_pool(proxy.dsn))
+    before = len(proxy.statements)
+    for key in ("", "a\0b", "x" * 1025):
+        with pytest.raises(ValueError, match="key must"):
+            await elsewhere.revoke(key)
+    for number in (0, -1, 2**63):
+        with pytest.raises(ValueError, match="fence must be between 1 and"):
+            await elsewhere.revoke(KEY, fence=number)
+    force: Any = "false"
+    with pytest.raises(TypeError, match="force must be a bool, not str"):
+        await elsewhere.revoke(KEY, force=force)
+    assert len(proxy.statements) == before
+
+
+async def test_revoke_never_touches_the_reserved_row(table: LeaseTable, observe: Observer) -> None:
+    """Not even its statement alone would."""
+    await observe.connection.execute(
+        "INSERT INTO lease VALUES ('', 'floor', 7, clock_timestamp(), clock_timestamp() + '1h')"
+    )
+    row = await observe.row("")
+    assert await ask(observe.connection, STATEMENTS.revoke, "", None, "true") == []
+    assert await observe.row("") == row
+    assert await table.leases() == []
+
+
+async def test_revoke_without_the_right_to_update_says_what_to_grant(table: LeaseTable, make_role: MakeRole) -> None:
+    """A role that may only look gets the GRANT, and the lease is untouched."""
+    held = await acquire(table, KEY)
+    reader = LeaseTable(await make_role("GRANT SELECT ON lease TO {role}"))
+    with pytest.raises(LeaseTableError, match="GRANT SELECT, INSERT, UPDATE ON") as caught:
+        await reader.revoke(KEY)
+    assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
+    await held.verify()
+    await held.renew()
+    assert not held.revoked
+    await held.release()
+
+
+async def test_revoke_is_logged_with_what_came_of_it(table: LeaseTable, caplog: pytest.LogCaptureFixture) -> None:
+    """One line each: INFO, or WARNING where a tenure was ended by force."""
+    caplog.set_level(logging.INFO, "asyncpg_lease")
+    held = await acquire(table, KEY)
+    revocations = [await table.revoke(KEY, force=force) for force in (False, False, True)]
+    records = [record for record in caplog.records if hasattr(record, "lease_outcome")]
+    assert [record.levelname for record in records] == ["INFO", "INFO", "WARNING"]
+    assert [record.getMessage() for record in records] == [str(revocation) for revocation in revocations]
+    outcomes = [getattr(record, "lease_outcome", None) for record in records]
+    assert outcomes == ["revoked", "already_revoked", "expired"]
+    assert {getattr(record, "lease_key", None) for record in records} == {KEY}
+    await held.release()
