@@ -84,14 +84,15 @@ async def test_holder_renews_and_verifies_during_its_transaction(
 ) -> None:
     """Renewals, of the heartbeat too, and questions pass a guarded row in milliseconds."""
     told = Recorder()
-    async with lease(pool, KEY, ttl=0.9, observer=told) as held, _guarded(held, connection, isolation, by):
+    async with lease(pool, KEY, ttl=3, observer=told) as held, _guarded(held, connection, isolation, by):
         started, before = time.monotonic(), held.expires_at
         await held.verify()
         await held.renew()
-        assert time.monotonic() - started < 0.5
-        await until(lambda: time.monotonic() - started > 1.2)
+        assert time.monotonic() - started < 1
+        by_hand = held.expires_at
+        await until(lambda: held.expires_at > by_hand)
         assert held.is_held
-        assert (held.expires_at - before).total_seconds() > 0.9
+        assert by_hand > before
     assert told.of(RenewFailed) == []
 
 
