@@ -7,6 +7,7 @@ connection meanwhile, and stops the body when the lease is gone.
 from __future__ import annotations
 
 from asyncpg_lease._acquire import LeaseContext, acquire, lease, try_acquire
+from asyncpg_lease._floor import Pruned
 from asyncpg_lease._lease import Lease, current_lease
 from asyncpg_lease._options import Duration, OnLost
 from asyncpg_lease._revocation import Revocation, RevocationOutcome
@@ -42,6 +43,7 @@ __all__ = [
     "LossReason",
     "Observer",
     "OnLost",
+    "Pruned",
     "Revocation",
     "RevocationOutcome",
     "acquire",

@@ -11,6 +11,7 @@ __all__ = [
     "Duration",
     "OnLost",
     "Options",
+    "check_advance",
     "check_fence",
     "check_flag",
     "check_limit",
@@ -31,6 +32,7 @@ MAX_TEXT_BYTES = 1024
 MAX_NAME_BYTES = 63
 MIN_TTL = 0.1
 MAX_TTL = 365 * 86400.0
+MAX_ADVANCE = 2**40
 
 
 def check_text(name: str, value: object) -> str:
@@ -104,6 +106,17 @@ def check_limit(value: object) -> int | None:
         raise TypeError(msg)
     if not 1 <= value < 2**31:
         msg = f"limit must be between 1 and {2**31 - 1}; it is {value}"
+        raise ValueError(msg)
+    return value
+
+
+def check_advance(value: object) -> int:
+    """Return by how much fences are to be advanced."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"by must be an int, not {type(value).__name__}"
+        raise TypeError(msg)
+    if not 1 <= value <= MAX_ADVANCE:
+        msg = f"by must be between 1 and {MAX_ADVANCE} (2**40); it is {value}"
         raise ValueError(msg)
     return value
 

@@ -29,6 +29,7 @@ __all__ = [
     "TableName",
     "bind",
     "claim_row",
+    "count_row",
     "guard_row",
     "info_row",
     "is_live",
@@ -47,7 +48,10 @@ logger = logging.getLogger("asyncpg_lease")
 
 _TABLE = re.compile(r"\blease\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-_NAMES = ("table", "claim", "renew", "release", "get", "list", "guard", "guard_first", "identity", "revoke")
+_NAMES = (
+    *("table", "claim", "renew", "release", "get", "list", "guard", "guard_first", "identity", "revoke"),
+    *("floor_lay", "floor_wait", "floor_settle", "floor_raise", "prunable", "prune", "greatest", "lift", "lagging"),
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
@@ -156,6 +160,15 @@ class Statements(NamedTuple):
     guard: Statement
     guard_first: Statement
     revoke: Statement
+    floor_lay: Statement
+    floor_wait: Statement
+    floor_settle: Statement
+    floor_raise: Statement
+    prunable: Statement
+    prune: Statement
+    greatest: Statement
+    lift: Statement
+    lagging: Statement
 
     @classmethod
     def bound_to(cls, table: str) -> Statements:
@@ -228,6 +241,11 @@ def claim_row(row: Sequence[object]) -> ClaimRow:
         None if before is None else _text(before),
         how == "resting",
     )
+
+
+def count_row(row: Sequence[object]) -> tuple[int, ...]:
+    """Read a row of whole numbers; raises as `claim_row` does."""
+    return tuple(_number(int, value) for value in row)
 
 
 def guard_row(row: Sequence[object]) -> GuardRow:

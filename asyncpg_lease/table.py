@@ -8,9 +8,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import asyncpg
 
+from asyncpg_lease import _floor
 from asyncpg_lease import schema as _schema
 from asyncpg_lease._options import (
     Duration,
+    check_advance,
     check_fence,
     check_flag,
     check_limit,
@@ -27,6 +29,7 @@ from asyncpg_lease.events import Notifier, Observer
 
 if TYPE_CHECKING:
     from asyncpg_lease._driver import Connection, Pool, RecordT
+    from asyncpg_lease._floor import Pruned
 
 __all__ = ["LeaseTable", "store_of"]
 
@@ -35,6 +38,9 @@ DEFAULT_POLL = 1.0
 
 QUESTION_LIMIT = 30.0
 """Seconds that get, leases, create and verify may take."""
+
+MAX_AGE = 100 * 365 * 86400.0
+"""Seconds, a hundred years: the greatest age that prune takes."""
 
 
 class LeaseTable:
@@ -181,6 +187,59 @@ class LeaseTable:
         check_fence(fence)
         check_flag("force", force)
         return await revoke(self._store, key, fence, force=force, limit=QUESTION_LIMIT)
+
+    async def prune(self, older_than: Duration) -> Pruned:
+        """Delete the rows of keys that have been free for long, without a fence ever falling.
+
+        A key that is claimed again starts above the greatest fence that was ever pruned: the reserved row keeps
+        it. Nothing is deleted that is held, that rests under its min_hold, that a guarded transaction or a
+        claim has locked, or that has a completed_tick. Locks no table and holds up no renewal and no claim of a key
+        that has a row. It goes in batches, each a statement of its own, so it may be cancelled, may fail at any point,
+        and may run beside other prunes: what it has not deleted the next one does.
+
+        The first one that finds something also waits, at most 30 s, for the transactions of this database that began
+        before it and may be claims.
+
+        Args:
+            older_than: seconds or a timedelta since a row ran out or was released, 0 to 100 years.
+
+        Returns:
+            How many rows were deleted, how many could not be, and the floor.
+
+        Raises:
+            TypeError, ValueError: `older_than` is no duration or out of its range.
+            LeaseTableError: there is no such table, or no right to use it; this alone needs DELETE.
+            TimeoutError: no connection or no answer in 30 s; or, the first time, the message names the server processes
+                whose transactions go on. Nothing is lost: run it again.
+
+        .. versionadded:: 0.1
+        """
+        return await _floor.prune(self._store, fold_duration("older_than", older_than, 0.0, MAX_AGE))
+
+    async def advance_fences(self, by: int) -> int:
+        """Lift every fence past those that were handed out and lost, after a failover or a restore.
+
+        The fence of each row and the floor become the same: the greatest of them all, plus `by`. Tenures that are live
+        are over by that: their next renewal finds another fence, their bodies are stopped, and their keys stay shut
+        until they would have run out, so that nobody starts beside them. A guarded transaction is waited for, however
+        long it takes; a warning says so. Until this has returned, a fence may still be handed out a second time. Where
+        it was cancelled or has failed, run it again.
+
+        Args:
+            by: more than the number of acquisitions, of all keys together, that may have been lost, plus the `by` of
+                any advance_fences() among what was lost; 1 to 2**40. Too much does no harm.
+
+        Returns:
+            The fence that all rows and the floor have now; a new tenure has a greater one.
+
+        Raises:
+            TypeError, ValueError: `by` is no int or out of its range, or fences would come to 2**62.
+            LeaseTableError: there is no such table, or no right to use it.
+            TimeoutError: as for `prune`.
+
+        .. versionadded:: 0.1
+        """
+        return await _floor.advance_fences(self._store, check_advance(by))
 
     async def aclose(self) -> None:
         """Wait for the claims, releases and give-backs that are under way.

@@ -23,6 +23,7 @@ PUBLIC = [
     "OnLost",
     "Revocation",
     "RevocationOutcome",
+    "Pruned",
     "acquire",
     "current_lease",
     "lease",
@@ -49,7 +50,7 @@ LEASE = [
     "wait_lost",
 ]
 
-TABLE = ["aclose", "create", "get", "leases", "name", "revoke", "verify"]
+TABLE = ["aclose", "advance_fences", "create", "get", "leases", "name", "prune", "revoke", "verify"]
 
 
 def _names(kind: type) -> list[str]:

@@ -30,6 +30,7 @@ from asyncpg_lease import (
     LossReason,
     Observer,
     OnLost,
+    Pruned,
     acquire,
     current_lease,
     lease,
@@ -130,6 +131,10 @@ async def table(pool: asyncpg.Pool) -> None:
     assert_type(jobs.name, str)
     assert_type(await jobs.get("key"), LeaseInfo | None)
     assert_type(await jobs.leases("prefix", limit=10), list[LeaseInfo])
+    pruned = await jobs.prune(older_than=timedelta(days=30))
+    assert_type(pruned, Pruned)
+    assert_type((pruned.deleted, pruned.kept, pruned.floor), tuple[int, int, int])
+    assert_type(await jobs.advance_fences(by=1000), int)
     assert_type(lease(jobs, "key"), LeaseContext)
     assert_type(await acquire(jobs, "key"), Lease)
     assert_type(await try_acquire(jobs, "key"), Lease | None)

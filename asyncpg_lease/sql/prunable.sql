@@ -1,0 +1,12 @@
+-- Counts what a prune may delete: $1 for how many seconds a row must have been free.
+--
+-- Invariant: reads only. The condition is prune.sql's, but for the floor, which is to be raised to what is found here.
+-- Answers one row: how many rows, the greatest of their fences (0 where there are none), the floor (0 where it was
+-- never laid).
+-- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
+SELECT found.rows, found.fence, coalesce((SELECT fence FROM lease WHERE key = ''), 0), own.stamp
+FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN (
+    SELECT count(*) AS rows, coalesce(max(fence), 0) AS fence
+    FROM lease
+    WHERE key <> '' AND completed_tick IS NULL AND expires_at <= clock_timestamp() - make_interval(secs => $1::float8)
+) AS found ON $2::text = own.stamp
