@@ -178,6 +178,7 @@ class LeaseTable:
 
         Example:
             ```python
+            table = LeaseTable(pool)
             info = await table.get("nightly-report")
             if info is not None and info.state == "held":
                 print(await table.revoke("nightly-report", fence=info.fence))

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "holder": None,
     "heartbeat": None,
     "grace": None,
+    "drain": None,
 }
 numbers = st.integers() | st.floats(allow_nan=False) | st.timedeltas()
 
@@ -69,7 +70,7 @@ def test_duration_of_another_type_is_a_type_error(value: object) -> None:
         fold_duration("wait", value, 0, 1)
 
 
-@pytest.mark.parametrize("name", ["ttl", "wait", "min_hold", "heartbeat", "grace"])
+@pytest.mark.parametrize("name", ["ttl", "wait", "min_hold", "heartbeat", "grace", "drain"])
 @pytest.mark.parametrize("value", [math.nan, -1, -0.001, timedelta(microseconds=-1), timedelta.min, -math.inf])
 def test_duration_that_is_negative_or_no_number_is_refused(name: str, value: object) -> None:
     """No setting takes one, and the message names the setting."""
@@ -77,7 +78,7 @@ def test_duration_that_is_negative_or_no_number_is_refused(name: str, value: obj
         fold(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["ttl", "min_hold", "heartbeat", "grace"])
+@pytest.mark.parametrize("name", ["ttl", "min_hold", "heartbeat", "grace", "drain"])
 @pytest.mark.parametrize("value", [math.inf, 1e18, 10**400, timedelta.max, timedelta(days=366), YEAR + 1])
 def test_duration_beyond_a_year_is_refused(name: str, value: object) -> None:
     """Only a wait may be longer than a year: the server must be able to say when the rest is over."""
@@ -103,11 +104,14 @@ def test_wait_may_be_of_any_length(value: float | timedelta) -> None:
         ({"grace": 0}, "grace", 0.0),
         ({"ttl": 9}, "heartbeat", 3.0),
         ({"ttl": 9}, "grace", 0.9),
+        ({"ttl": 9}, "drain", 9.0),
+        ({"drain": 0}, "drain", 0.0),
+        ({"drain": timedelta(days=365)}, "drain", 31536000.0),
         ({"ttl": 30, "heartbeat": timedelta(seconds=1)}, "heartbeat", 1.0),
     ],
 )
 def test_duration_at_the_end_of_its_range_is_taken(changed: dict[str, object], name: str, seconds: float) -> None:
-    """Ranges include their ends; heartbeat is ttl / 3 and grace ttl / 10 unless given."""
+    """Ranges include their ends; heartbeat is ttl / 3, grace ttl / 10 and drain the ttl unless given."""
     folded = getattr(fold(**changed), name)
     assert type(folded) is float
     assert folded == pytest.approx(seconds)

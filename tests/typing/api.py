@@ -31,6 +31,8 @@ from asyncpg_lease import (
     Observer,
     OnLost,
     Pruned,
+    Revocation,
+    RevocationOutcome,
     acquire,
     current_lease,
     lease,
@@ -45,6 +47,7 @@ from asyncpg_lease.events import (
     ReleaseFailed,
     Renewed,
     RenewFailed,
+    Revoked,
     Unavailable,
     Waiting,
     WaitingFailed,
@@ -98,6 +101,7 @@ async def handle(held: Lease) -> None:
     assert_type(held.joined, bool)
     assert_type(held.is_held, bool)
     assert_type(held.lost, LeaseLostError | None)
+    assert_type(held.revoked, bool)
     assert_type(await held.wait_lost(), LeaseLostError | None)
     held.raise_if_lost()
     await held.verify()
@@ -135,6 +139,12 @@ async def table(pool: asyncpg.Pool) -> None:
     assert_type(pruned, Pruned)
     assert_type((pruned.deleted, pruned.kept, pruned.floor), tuple[int, int, int])
     assert_type(await jobs.advance_fences(by=1000), int)
+    revocation = await jobs.revoke("key", fence=7, force=True)
+    assert_type(revocation, Revocation)
+    assert_type(revocation.info, LeaseInfo | None)
+    assert_type(revocation.key, str)
+    outcome: RevocationOutcome = revocation.outcome
+    assert_type(outcome, Literal["revoked", "expired", "already_revoked", "other_tenure", "resting", "free", "unknown"])
     assert_type(lease(jobs, "key"), LeaseContext)
     assert_type(await acquire(jobs, "key"), Lease)
     assert_type(await try_acquire(jobs, "key"), Lease | None)
@@ -150,6 +160,8 @@ def info(read: LeaseInfo) -> None:
     assert_type(read.expires_at, datetime)
     assert_type(read.expires_in, float)
     assert_type(read.state, Literal["held", "resting", "free"])
+    assert_type(read.released_at, datetime | None)
+    assert_type(read.revoked_at, datetime | None)
 
 
 async def options(pool: asyncpg.Pool, ttl: Duration, on_lost: OnLost) -> None:
@@ -165,6 +177,7 @@ async def options(pool: asyncpg.Pool, ttl: Duration, on_lost: OnLost) -> None:
         holder="holder",
         heartbeat=1,
         grace=0.5,
+        drain=timedelta(seconds=5),
         observer=on_event,
     )
     await acquire(pool, "key", ttl=30, wait=timedelta(seconds=1), on_lost="flag")
@@ -237,6 +250,8 @@ def on_event(event: Event) -> None:  # noqa: C901 - one case a kind
             assert_type((fence, remaining, error), tuple[int, float, str])
         case Late(fence=fence, blocked=blocked, remaining=remaining):
             assert_type((fence, blocked, remaining), tuple[int, float, float])
+        case Revoked(fence=fence, drain=drain):
+            assert_type((fence, drain), tuple[int, float])
         case Lost(fence=fence, reason=reason, taken_by=taken_by, error=cause):
             assert_type(reason, LossReason)
             assert_type((fence, taken_by, cause), tuple[int, str | None, str | None])
