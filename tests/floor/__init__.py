@@ -1,0 +1,1 @@
+"""Tests of the floor under all fences: pruning rows, and lifting fences after a failover."""

@@ -1,0 +1,8 @@
+"""Fixtures for the floor's tests."""
+
+from __future__ import annotations
+
+from tests.sql.conftest import session
+from tests.table.conftest import make_role
+
+__all__ = ["make_role", "session"]

@@ -1,0 +1,115 @@
+"""Prunes beside thousands of claims of new and old keys: no fence ever falls."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+
+import asyncpg
+import pytest
+
+from asyncpg_lease import LeaseTable, try_acquire
+from tests.conftest import MakePool
+from tests.floor.calls import ISOLATIONS
+from tests.support.processes import Spawn, emit
+from tests.support.typing import Pool
+
+# When, which key, which fence.
+Tenures = list[tuple[float, str, int]]
+
+
+async def contend(pool: Pool, tenures: Tenures, keys: int, seconds: float) -> None:
+    """Acquire and release keys at random for so long, and note each tenure while it lasts."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        key = f"key-{random.randrange(keys)}"  # noqa: S311
+        held = await try_acquire(pool, key)
+        if held is not None:
+            tenures.append((time.monotonic(), key, held.fence))
+            await held.release()
+
+
+async def keep_pruning(table: LeaseTable, until: asyncio.Event) -> int:
+    """Prune all that is free, every few milliseconds, and return how many rows that were."""
+    deleted = 0
+    while not until.is_set():
+        deleted += (await table.prune(0)).deleted
+        await asyncio.sleep(0.005)
+    return deleted
+
+
+def out_of_order(tenures: Tenures) -> list[tuple[str, list[int]]]:
+    """Return each key whose fences did not grow from one tenure to the next, with its fences."""
+    fences = defaultdict(list)
+    for _, key, fence in sorted(tenures):
+        fences[key].append(fence)
+    return [(key, found) for key, found in fences.items() if found != sorted(set(found))]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_prunes_beside_claims_never_lower_a_fence(
+    table: LeaseTable,  # noqa: ARG001
+    make_pool: MakePool,
+    isolation: str,
+) -> None:
+    """Two pruners that delete every row as soon as it is free, beside twelve who claim a few keys again and again."""
+    pools = [
+        await make_pool(max_size=4, server_settings={"default_transaction_isolation": isolation}) for _ in range(4)
+    ]
+    tenures: Tenures = []
+    ended = asyncio.Event()
+    pruning = [asyncio.create_task(keep_pruning(LeaseTable(pool), ended)) for pool in pools[:2]]
+    await asyncio.gather(*(contend(pools[number % 4], tenures, 10, 2.5) for number in range(12)))
+    ended.set()
+    deleted = await asyncio.gather(*pruning)
+    assert out_of_order(tenures) == []
+    assert len(tenures) > 100
+    assert sum(deleted) > 50
+
+
+async def contending(dsn: str, seconds: float) -> None:
+    """Contend in a process of its own, and report every tenure."""
+    tenures: Tenures = []
+    async with asyncpg.create_pool(dsn, min_size=4, max_size=4) as pool:
+        emit(ready=True)
+        await asyncio.gather(*(contend(pool, tenures, 40, seconds) for _ in range(8)))
+    emit(tenures=tenures)
+
+
+async def pruning(dsn: str, seconds: float) -> None:
+    """Prune in a process of its own."""
+    ended = asyncio.Event()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        emit(ready=True)
+        asyncio.get_running_loop().call_later(seconds, ended.set)
+        emit(deleted=await keep_pruning(LeaseTable(pool), ended))
+
+
+async def test_prunes_and_claims_in_several_processes_never_lower_a_fence(
+    table: LeaseTable,  # noqa: ARG001
+    dsn: str,
+    spawn: Spawn,
+) -> None:
+    """Two processes that prune beside two that claim: thousands of tenures, none out of order."""
+    children = [await spawn(function, dsn, 4.0) for function in (contending, pruning) for _ in range(2)]
+    for child in children:
+        assert (await child.event())["ready"]
+    tenures: Tenures = []
+    for child in children[:2]:
+        found = (await child.event())["tenures"]
+        assert isinstance(found, list)
+        tenures += [tuple(one) for one in found]
+    deleted = [(await child.event())["deleted"] for child in children[2:]]
+    assert out_of_order(tenures) == []
+    assert len(tenures) > 500
+    assert all(isinstance(count, int) and count > 20 for count in deleted)
+
+
+def test_order_of_fences_finds_what_it_is_for() -> None:
+    """A fence that falls, or comes twice, is found; tenures of different keys are not compared."""
+    fine = [(1.0, "a", 1), (2.0, "b", 9), (3.0, "a", 2), (4.0, "a", 7)]
+    assert out_of_order(fine) == []
+    assert out_of_order([*fine, (5.0, "a", 7)]) == [("a", [1, 2, 7, 7])]
+    assert out_of_order([*fine, (2.5, "a", 3)]) == [("a", [1, 3, 2, 7])]
