@@ -11,7 +11,7 @@ from asyncpg_lease._floor import Pruned
 from asyncpg_lease._lease import Lease, current_lease
 from asyncpg_lease._options import Duration, OnLost
 from asyncpg_lease._revocation import Revocation, RevocationOutcome
-from asyncpg_lease._statements import LeaseInfo
+from asyncpg_lease._rows import LeaseInfo
 from asyncpg_lease._transaction import IdleTimeout, Isolation
 from asyncpg_lease.errors import (
     LeaseError,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import RETRIED, ask_again, may_have_been_done, terminate
 from asyncpg_lease._jobs import MIN_STINT, SHUTDOWN_LIMIT, Job, deliver, stint_for
-from asyncpg_lease._statements import ClaimRow, claim_row
+from asyncpg_lease._rows import ClaimRow, claim_row
 from asyncpg_lease._tasks import load_backend, start_timer, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
 from asyncpg_lease.schema import settle

@@ -11,7 +11,7 @@ import asyncpg
 
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import Row, ask_again
-from asyncpg_lease._statements import count_row
+from asyncpg_lease._rows import count_row
 from asyncpg_lease.errors import LeaseTableError
 from asyncpg_lease.schema import settle
 

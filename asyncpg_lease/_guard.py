@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import asyncpg
 
 from asyncpg_lease._driver import ask, ask_again
-from asyncpg_lease._statements import IDENTITY, guard_row, info_row, is_live
+from asyncpg_lease._rows import guard_row, info_row, is_live
+from asyncpg_lease._statements import IDENTITY
 from asyncpg_lease._transaction import closing_unless
 from asyncpg_lease.errors import LeaseError, LeaseSnapshotError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import ask_again
 from asyncpg_lease._jobs import Job, deliver, stint_for
-from asyncpg_lease._statements import RenewRow, renew_rows
+from asyncpg_lease._rows import RenewRow, renew_rows
 from asyncpg_lease._tasks import start_timer
 
 if TYPE_CHECKING:

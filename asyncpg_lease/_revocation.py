@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asyncpg_lease._driver import ask_again, unreadable
-from asyncpg_lease._statements import LeaseInfo, revocation_row
+from asyncpg_lease._rows import LeaseInfo, revocation_row
 from asyncpg_lease.schema import settle
 
 if TYPE_CHECKING:

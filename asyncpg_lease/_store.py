@@ -9,7 +9,8 @@ from asyncpg_lease._claims import Claims
 from asyncpg_lease._driver import Row, ask, ask_again
 from asyncpg_lease._pool import Connections
 from asyncpg_lease._renewals import Renewals
-from asyncpg_lease._statements import IDENTITY, LeaseInfo, TableName, info_row
+from asyncpg_lease._rows import LeaseInfo, info_row
+from asyncpg_lease._statements import IDENTITY, TableName
 from asyncpg_lease.schema import explain, settle
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from asyncpg_lease._claims import ClaimRequest
-    from asyncpg_lease._statements import ClaimRow
+    from asyncpg_lease._rows import ClaimRow
     from asyncpg_lease._store import Store
 
 __all__ = ["obtain"]

@@ -23,7 +23,8 @@ from asyncpg_lease._options import (
     fold_duration,
 )
 from asyncpg_lease._revocation import Revocation, revoke
-from asyncpg_lease._statements import LeaseInfo, TableName, key_range
+from asyncpg_lease._rows import LeaseInfo
+from asyncpg_lease._statements import TableName, key_range
 from asyncpg_lease._store import Store
 from asyncpg_lease.events import Notifier, Observer
 

@@ -1,4 +1,4 @@
-"""Other copies of the table: a logical subscriber, a data-only copy, a backup that is older than what was handed out."""
+"""Other copies of the table: a logical subscriber, a data-only copy, a backup older than what was handed out."""
 
 from __future__ import annotations
 
