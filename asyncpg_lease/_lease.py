@@ -246,7 +246,7 @@ class Lease:
 
         Idempotent. Inside its block it is your word that the work is done: nothing protects the rest of the
         body. Bounded and shielded as at the block's end; where the server is not reached that is logged, and
-        the row runs out by itself. A lease that is lost, or joined, is not touched.
+        the row runs out by itself. A lease that is lost, or joined, is not touched; a revoked one is.
         """
         cancelled = await self._holding.release()
         if cancelled is not None:

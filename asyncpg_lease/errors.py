@@ -138,10 +138,11 @@ class LeaseTimeoutError(LeaseUnavailableError, TimeoutError):
 
 
 class LeaseLostError(LeaseError):
-    """The lease is gone, or nothing says any more that it is there.
+    """The lease is gone, nothing says any more that it is there, or it is wanted back: the job has to stop.
 
     Whatever the job writes now must carry the fence, so that it can be refused. The last error of the
-    database, where one stood behind the loss, is the ``__cause__``.
+    database, where one stood behind the loss, is the ``__cause__``; with the reason ``revoked`` it is a TimeoutError
+    where the body had not ended in its `drain`.
 
     Attributes:
         key: the lease's key.
@@ -149,7 +150,8 @@ class LeaseLostError(LeaseError):
         fence: the fence of the tenure that is over.
         reason: ``taken_over`` (another tenure is in the row), ``expired`` (the row ran out and nobody has it),
             ``deleted`` (there is no row), ``unreachable`` (no renewal was confirmed in time), ``stalled`` (the
-            same, because the event loop or the process stood still) or ``revoked`` (reserved for what is to come).
+            same, because the event loop or the process stood still) or ``revoked`` (an operator asked to give it up,
+            or ended it by force).
         taken_by: the holder that has the key now, where that is known.
     """
 
