@@ -117,7 +117,7 @@ class Heartbeat:
 
     def report_late(self, blocked: float, now: float) -> None:
         """Report that the loop stood still, where that is much for this lease."""
-        if blocked >= self.trust.late_limit:
+        if blocked >= self.trust.late_limit and self._notifier.wants(Late):
             tenure = self.tenure
             self._notifier.tell(
                 Late(
@@ -154,11 +154,12 @@ class Heartbeat:
                 self._error = error
                 problem = repr(error)
             tenure, remaining = self.tenure, self.trust.remaining(local_time())
-            self._notifier.tell(
-                RenewFailed(
-                    key=tenure.key, holder=tenure.holder, fence=tenure.fence, remaining=remaining, error=problem
+            if self._notifier.wants(RenewFailed):
+                self._notifier.tell(
+                    RenewFailed(
+                        key=tenure.key, holder=tenure.holder, fence=tenure.fence, remaining=remaining, error=problem
+                    )
                 )
-            )
             await asyncio.sleep(min(pause, remaining / 4) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             pause = min(2 * pause, MAX_PAUSE)
 

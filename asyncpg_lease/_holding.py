@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
-from asyncpg_lease._release import start_release
+from asyncpg_lease._release import start_release, tell_failed
 from asyncpg_lease._tasks import CANCELLED_LIMIT, start_timer, wait_shielded
 from asyncpg_lease.errors import LeaseLostError, LossReason
-from asyncpg_lease.events import Lost, Notifier, ReleaseFailed, Revoked
+from asyncpg_lease.events import Lost, Notifier, Revoked
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -246,8 +246,7 @@ class Holding:
         try:
             self.store.connections.check_loop()
         except RuntimeError:
-            tenure, problem = self.claim.tenure, "left without its event loop"
-            self._notifier.tell(ReleaseFailed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, error=problem))
+            tell_failed(self.claim, self._notifier, "left without its event loop")
             return False
         return True
 
@@ -257,13 +256,19 @@ class Holding:
         self.lost = self._loss(reason, taken_by)
         self.lost.__cause__ = cause
         self._tell_body(str(self.lost))
-        error = None if cause is None else repr(cause)
-        tenure = self.claim.tenure
-        self._notifier.tell(
-            Lost(
-                key=tenure.key, holder=tenure.holder, fence=tenure.fence, reason=reason, taken_by=taken_by, error=error
+        if self._notifier.wants(Lost):
+            tenure = self.claim.tenure
+            self._notifier.tell(
+                Lost(
+                    key=tenure.key,
+                    holder=tenure.holder,
+                    fence=tenure.fence,
+                    reason=reason,
+                    held_for=local_time() - self.claim.trust.sent_at,
+                    taken_by=taken_by,
+                    error=None if cause is None else repr(cause),
+                )
             )
-        )
 
     def _revoke(self) -> None:
         """Tell the body to end, and go on renewing until it has; awaits nothing."""
@@ -272,8 +277,9 @@ class Holding:
         self._tell_body(str(self.lost))
         if self._body is not None:
             self._draining = start_timer(self.options.drain, self._end_drain)
-        tenure = self.claim.tenure
-        self._notifier.tell(Revoked(key=tenure.key, holder=tenure.holder, fence=tenure.fence, drain=self.options.drain))
+        if self._notifier.wants(Revoked):
+            tenure, drain = self.claim.tenure, self.options.drain
+            self._notifier.tell(Revoked(key=tenure.key, holder=tenure.holder, fence=tenure.fence, drain=drain))
 
     def _end_drain(self) -> None:
         """Give up a revoked tenure whose body has not ended in time: its row runs out."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asyncpg_lease._store import Store
     from asyncpg_lease._tenure import Trust
 
-__all__ = ["start_release"]
+__all__ = ["start_release", "tell_failed"]
 
 MIN_LIMIT = 0.1
 
@@ -42,4 +42,13 @@ def _tell(answer: asyncio.Future[bool], claim: Claim, notifier: Notifier) -> Non
         return
     else:
         problem = "the tenure was over before its release"
-    notifier.tell(ReleaseFailed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, error=problem))
+    tell_failed(claim, notifier, problem)
+
+
+def tell_failed(claim: Claim, notifier: Notifier, problem: str) -> None:
+    """Tell that the row was left to run out by itself."""
+    if notifier.wants(ReleaseFailed):
+        tenure, held_for = claim.tenure, local_time() - claim.trust.sent_at
+        notifier.tell(
+            ReleaseFailed(key=tenure.key, holder=tenure.holder, fence=tenure.fence, held_for=held_for, error=problem)
+        )

@@ -48,12 +48,12 @@ async def obtain(store: Store, make: Callable[[], ClaimRequest], wait: float, no
             if wait == 0 or not is_passing(error) or store.connections.pool.is_closing():
                 raise
             failure = error
-            notifier.tell(WaitingFailed(key=request.key, holder=request.holder, error=repr(error)))
+            _tell_failed(notifier, request, error, local_time() - started)
         if isinstance(answer, Claim):
             _tell_acquired(notifier, answer, local_time() - started)
             return answer
-        if failure is None and notifier.wants(Unavailable):
-            notifier.tell(_unavailable(request, answer))
+        if failure is None:
+            _tell_unavailable(notifier, request, answer)
         left = wait - (local_time() - started)
         if left <= 0:
             refusal = _refusal(request.key, answer, waited=wait > 0)
@@ -62,8 +62,7 @@ async def obtain(store: Store, make: Callable[[], ClaimRequest], wait: float, no
             raise refusal from failure
         if not waiting:
             waiting = True
-            incumbent = None if answer is None else answer.holder
-            notifier.tell(Waiting(key=request.key, holder=request.holder, incumbent=incumbent, wait=wait))
+            _tell_waiting(notifier, request, answer, wait)
         await asyncio.sleep(min(_nap(answer, store.poll), left))
 
 
@@ -90,14 +89,35 @@ def _tell_acquired(notifier: Notifier, claim: Claim, waited: float) -> None:
         )
 
 
-def _unavailable(request: ClaimRequest, row: ClaimRow | None) -> Unavailable:
-    return Unavailable(
-        key=request.key,
-        holder=request.holder,
-        incumbent=None if row is None else row.holder,
-        incumbent_fence=None if row is None else row.fence,
-        retry_after=None if row is None else row.expires_in,
-    )
+def _tell_unavailable(notifier: Notifier, request: ClaimRequest, row: ClaimRow | None) -> None:
+    if notifier.wants(Unavailable):
+        notifier.tell(
+            Unavailable(
+                key=request.key,
+                holder=request.holder,
+                incumbent=None if row is None else row.holder,
+                incumbent_fence=None if row is None else row.fence,
+                retry_after=None if row is None else row.expires_in,
+            )
+        )
+
+
+def _tell_waiting(notifier: Notifier, request: ClaimRequest, row: ClaimRow | None, wait: float) -> None:
+    if notifier.wants(Waiting):
+        notifier.tell(
+            Waiting(
+                key=request.key,
+                holder=request.holder,
+                incumbent=None if row is None else row.holder,
+                incumbent_fence=None if row is None else row.fence,
+                wait=wait,
+            )
+        )
+
+
+def _tell_failed(notifier: Notifier, request: ClaimRequest, error: Exception, waited: float) -> None:
+    if notifier.wants(WaitingFailed):
+        notifier.tell(WaitingFailed(key=request.key, holder=request.holder, waited=waited, error=repr(error)))
 
 
 def _refusal(key: str, row: ClaimRow | None, *, waited: bool) -> LeaseUnavailableError:

@@ -98,16 +98,18 @@ class Waiting(Event):
     message: ClassVar[str] = "waiting for lease"
 
     incumbent: str | None
+    incumbent_fence: int | None
     wait: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WaitingFailed(Event):
-    """A try of a waiting call failed with an error that a later try may not meet."""
+    """A try of a waiting call failed with an error that a later try may not meet; `waited` since the call."""
 
     level: ClassVar[int] = logging.WARNING
     message: ClassVar[str] = "claim failed, still waiting for lease"
 
+    waited: float
     error: str
 
 
@@ -160,13 +162,14 @@ class Revoked(Event):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lost(Event):
-    """The lease is lost while its body runs: also where that did not end within its `drain` after a revocation."""
+    """The lease is lost, `held_for` after its claim was sent: also where a revoked body did not end within `drain`."""
 
     level: ClassVar[int] = logging.ERROR
     message: ClassVar[str] = "lease lost"
 
     fence: int
     reason: LossReason
+    held_for: float
     taken_by: str | None
     error: str | None
 
@@ -189,6 +192,7 @@ class ReleaseFailed(Event):
     message: ClassVar[str] = "lease not released, its ttl will end it"
 
     fence: int
+    held_for: float
     error: str
 
 
@@ -239,8 +243,10 @@ class Notifier:
             values = vars(event)
             said = " ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
             extra = {f"lease_{name}": value for name, value in values.items()}
+            # What groups records by their template finds one for each kind of event.
+            template = f"{event.message}: %s"
             # The values also in the text: at three in the morning nobody has set up a formatter for `extra`.
-            logger.log(event.level, "%s: %s", event.message, said, extra=extra)
+            logger.log(event.level, template, said, extra=extra)
 
 
 def _complain(event: Event, told: Observer, error: BaseException) -> None:

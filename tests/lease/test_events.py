@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -25,33 +26,43 @@ LEVELS = {
     "Renewed": ("DEBUG", "lease renewed"),
     "RenewFailed": ("WARNING", "lease renewal failed, trying again"),
     "Late": ("WARNING", "event loop was blocked while a lease was held"),
+    "Revoked": ("WARNING", "lease revoked, waiting for its body to end"),
     "Lost": ("ERROR", "lease lost"),
     "Released": ("INFO", "lease released"),
     "ReleaseFailed": ("WARNING", "lease not released, its ttl will end it"),
 }
 
 
-async def live_through_everything(table: LeaseTable, observe: Observer, mine: Recorder) -> None:
-    """Make every kind of event happen to one key."""
+Happened = Callable[[type[Event]], object]
+
+
+async def live_through_everything(
+    table: LeaseTable, observe: Observer, happened: Happened, mine: Recorder | None
+) -> None:
+    """Make every kind of event happen to one key; `happened` tells of each kind whether it has."""
     async with lease(table, KEY, ttl=1.5, observer=mine):
         with suppress(LeaseError):
             await acquire(table, KEY, wait=0.05, observer=mine)
         await observe.connection.execute("ALTER TABLE lease RENAME TO elsewhere")
-        await until(lambda: mine.of(events.RenewFailed))
+        await until(lambda: happened(events.RenewFailed))
         await observe.connection.execute("ALTER TABLE elsewhere RENAME TO lease")
-        await until(lambda: mine.of(Renewed))
+        await until(lambda: happened(Renewed))
         time.sleep(0.25)
         await asyncio.sleep(0.01)
     with suppress(LeaseError):
         async with lease(table, KEY, ttl=0.5, observer=mine):
             await observe.hand_over(KEY, ttl=0.5)
             await asyncio.sleep(2)
+    with suppress(LeaseError):
+        async with lease(table, KEY, wait=2, ttl=30, heartbeat=0.05, observer=mine):
+            await table.revoke(KEY)
+            await asyncio.sleep(2)
     async with lease(table, KEY, wait=2, ttl=30, observer=mine):
         await observe.hand_over(KEY, ttl=30)
     waiter = asyncio.create_task(acquire(table, KEY, wait=30, observer=mine))
     for _ in range(400):
         await observe.terminate_backends()
-        if mine.of(events.WaitingFailed):
+        if happened(events.WaitingFailed):
             break
         await asyncio.sleep(0.002)
     waiter.cancel()
@@ -66,17 +77,18 @@ async def test_every_event_is_told_to_both_observers_and_logged(
     tables, mine = Recorder(), Recorder()
     table = LeaseTable(await make_pool(max_size=1), poll=0.02, observer=tables)
     await table.create()
-    await live_through_everything(table, observe, mine)
+    await live_through_everything(table, observe, mine.of, mine)
     await table.aclose()
     assert tables.events == mine.events
     assert {type(event).__name__ for event in mine.events} == set(LEVELS)
-    records = [record for record in caplog.records if hasattr(record, "lease_key")]
+    records = [record for record in caplog.records if record.module == "events"]
     assert len(records) == len(mine.events)
     for event, record in zip(mine.events, records, strict=True):
         level, prefix = LEVELS[type(event).__name__]
         assert record.levelname == level
         assert record.getMessage().startswith(f"{prefix}: key={KEY!r} holder={event.holder!r}")
         assert record.name == LOGGER
+        assert record.msg == f"{prefix}: %s"
         for name, value in vars(event).items():
             assert getattr(record, f"lease_{name}") == value
 
@@ -98,6 +110,41 @@ async def test_event_of_a_loss_says_all_that_is_known(table: LeaseTable, observe
     async with lease(table, "other", observer=told):
         await asyncio.sleep(0.1)
     assert 0.1 <= told.of(Released)[0].held_for < 0.5
+    assert 0.2 < lost.held_for < 0.6
+
+
+async def test_event_of_a_release_that_failed_says_how_long_the_lease_was_held(
+    table: LeaseTable, observe: Observer
+) -> None:
+    """However a tenure ends, its end says how long it was."""
+    told = Recorder()
+    held = await acquire(table, KEY, ttl=30, observer=told)
+    await asyncio.sleep(0.1)
+    await observe.hand_over(KEY)
+    await held.release()
+    (failed,) = told.of(events.ReleaseFailed)
+    assert 0.1 <= failed.held_for < 5
+
+
+async def test_event_of_a_wait_says_for_whom_and_how_long(table: LeaseTable, observe: Observer) -> None:
+    """A waiter is told whom it waits for, and where a try fails for how long it has waited and the error's name."""
+    told = Recorder()
+    held = await acquire(table, KEY, ttl=30)
+    waiter = asyncio.create_task(acquire(table, KEY, wait=30, observer=told))
+    await until(lambda: told.of(events.Waiting))
+    (waiting,) = told.of(events.Waiting)
+    assert (waiting.incumbent, waiting.incumbent_fence, waiting.wait) == (held.holder, held.fence, 30)
+    for _ in range(400):
+        await observe.terminate_backends()
+        if told.of(events.WaitingFailed):
+            break
+        await asyncio.sleep(0.01)
+    failed = told.of(events.WaitingFailed)[0]
+    assert 0 < failed.waited < 10
+    assert failed.error.partition("(")[0].endswith("Error")
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    await held.release()
 
 
 async def test_observer_that_raises_harms_nothing(table: LeaseTable, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,10 +179,18 @@ def test_notifier_without_anybody_to_tell_wants_nothing(caplog: pytest.LogCaptur
 
 
 async def test_lease_without_anybody_to_tell_makes_no_event(
-    table: LeaseTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_pool: MakePool, observe: Observer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With logging off and no observer, the events of the ordinary course are not even made."""
+    """With logging off and no observer no event of any kind is even made; with one of the two it is."""
     made: list[str] = []
+    asked: set[type[Event]] = set()
+    wants = Notifier.wants
+
+    def asking(self: Notifier, kind: type[Event]) -> bool:
+        asked.add(kind)
+        return wants(self, kind)
+
+    monkeypatch.setattr(Notifier, "wants", asking)
     for kind in Event.__subclasses__():
         init = kind.__init__
 
@@ -145,17 +200,25 @@ async def test_lease_without_anybody_to_tell_makes_no_event(
 
         monkeypatch.setattr(kind, "__init__", noting)
     caplog.set_level(logging.CRITICAL, LOGGER)
-    async with lease(table, KEY, ttl=0.6) as held:
-        await asyncio.sleep(0.5)
-        assert await table.get(KEY)
-        with suppress(LeaseError):
-            await acquire(table, KEY)
-    assert held.lost is None
+    table = LeaseTable(await make_pool(max_size=1), poll=0.02)
+    await table.create()
+    await live_through_everything(table, observe, asked.__contains__, None)
+    assert {kind.__name__ for kind in asked} == set(LEVELS)
     assert made == []
+    await observe.expire(KEY)
     caplog.set_level(logging.INFO, LOGGER)
     async with lease(table, KEY):
         pass
     assert made == ["Acquired", "Released"]
+    await table.aclose()
+
+
+def test_every_kind_of_event_has_a_message_of_its_own_and_is_no_template() -> None:
+    """What groups log records by their text can tell the kinds apart, and nothing in it is taken for a field."""
+    kinds = Event.__subclasses__()
+    messages = {kind.message for kind in kinds}
+    assert len(messages) == len(kinds) >= len(LEVELS)
+    assert not any("%" in message for message in (*messages, Event.message))
 
 
 def test_events_are_values() -> None:

@@ -240,10 +240,10 @@ def on_event(event: Event) -> None:  # noqa: C901 - one case a kind
             assert_type((waited, before, fence), tuple[float, str | None, int])
         case Unavailable(incumbent=incumbent, incumbent_fence=their_fence, retry_after=retry_after):
             assert_type((incumbent, their_fence, retry_after), tuple[str | None, int | None, float | None])
-        case Waiting(incumbent=incumbent, wait=wait):
-            assert_type((incumbent, wait), tuple[str | None, float])
-        case WaitingFailed(error=error):
-            assert_type(error, str)
+        case Waiting(incumbent=incumbent, incumbent_fence=their_fence, wait=wait):
+            assert_type((incumbent, their_fence, wait), tuple[str | None, int | None, float])
+        case WaitingFailed(waited=waited, error=error):
+            assert_type((waited, error), tuple[float, str])
         case Renewed(fence=fence, remaining=remaining, took=took):
             assert_type((fence, remaining, took), tuple[int, float, float])
         case RenewFailed(fence=fence, remaining=remaining, error=error):
@@ -252,13 +252,13 @@ def on_event(event: Event) -> None:  # noqa: C901 - one case a kind
             assert_type((fence, blocked, remaining), tuple[int, float, float])
         case Revoked(fence=fence, drain=drain):
             assert_type((fence, drain), tuple[int, float])
-        case Lost(fence=fence, reason=reason, taken_by=taken_by, error=cause):
+        case Lost(fence=fence, reason=reason, held_for=held_for, taken_by=taken_by, error=cause):
             assert_type(reason, LossReason)
-            assert_type((fence, taken_by, cause), tuple[int, str | None, str | None])
+            assert_type((fence, held_for, taken_by, cause), tuple[int, float, str | None, str | None])
         case Released(fence=fence, held_for=held_for):
             assert_type((fence, held_for), tuple[int, float])
-        case ReleaseFailed(fence=fence, error=error):
-            assert_type((fence, error), tuple[int, str])
+        case ReleaseFailed(fence=fence, held_for=held_for, error=error):
+            assert_type((fence, held_for, error), tuple[int, float, str])
         case _:
             assert_type(event, Event)
 
