@@ -8,9 +8,10 @@ from asyncpg_lease._claims import ClaimRequest
 from asyncpg_lease._holding import Holding
 from asyncpg_lease._identity import fresh_holder
 from asyncpg_lease._lease import Lease
-from asyncpg_lease._options import Duration, OnLost, Options, check_observer, check_text
+from asyncpg_lease._options import Duration, OnLost, Options, check_text
 from asyncpg_lease._waiting import obtain
 from asyncpg_lease.errors import LeaseUnavailableError
+from asyncpg_lease.events import fold_observers
 from asyncpg_lease.table import LeaseTable, store_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from asyncpg_lease._driver import RecordT
-    from asyncpg_lease.events import Observer
+    from asyncpg_lease.events import Observers
 
 __all__ = ["LeaseContext", "acquire", "lease", "try_acquire"]
 
@@ -28,13 +29,12 @@ class LeaseContext:
     """What `lease` returns: acquires where it is entered, releases where it is left. For one use."""
 
     def __init__(
-        self, target: asyncpg.Pool[RecordT] | LeaseTable, key: str, options: Options, observer: Observer | None
+        self, target: asyncpg.Pool[RecordT] | LeaseTable, key: str, options: Options, observer: Observers | None
     ) -> None:
         self._store = store_of(target)
         self._key = check_text("key", key)
-        check_observer(observer)
         self._options = options
-        self._observer = observer
+        self._observers = fold_observers(observer)
         self._used = False
         self._lease: Lease | None = None
 
@@ -45,7 +45,7 @@ class LeaseContext:
     async def obtain(self) -> Lease:
         """Acquire the lease, which is not entered yet."""
         options, store = self._options, self._store
-        notifier = store.notifier.plus(self._observer)
+        notifier = store.notifier.plus(self._observers)
         claim = await obtain(store, self._request, options.wait, notifier)
         return Lease(Holding(store, claim, options, notifier))
 
@@ -94,7 +94,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
     heartbeat: Duration | None = None,
     grace: Duration | None = None,
     drain: Duration | None = None,
-    observer: Observer | None = None,
+    observer: Observers | None = None,
 ) -> LeaseContext:
     """Hold a lease round a block of code.
 
@@ -121,7 +121,8 @@ def lease(  # noqa: PLR0913 - each is an option of its own
         grace: seconds before the end of trust at which the lease is given up; None: ttl / 10.
         drain: seconds that the body has to end in after the lease was revoked, 0 to a year; None: ttl. It is renewed
             until then, and given up after that, which is an error.
-        observer: called with every event of this lease, beside the table's own; see `asyncpg_lease.events`.
+        observer: called with every event of this lease, beside the table's own, or a list or tuple of such; in a
+            thread, see `asyncpg_lease.events.Observer`.
 
     Returns:
         An async context manager for one use, which yields the `Lease`.
@@ -170,7 +171,7 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
     heartbeat: Duration | None = None,
     grace: Duration | None = None,
     drain: Duration | None = None,
-    observer: Observer | None = None,
+    observer: Observers | None = None,
 ) -> Lease:
     """Acquire a lease now, in one round trip, to be entered or released later.
 
@@ -237,7 +238,7 @@ async def try_acquire(  # noqa: PLR0913 - each is an option of its own
     heartbeat: Duration | None = None,
     grace: Duration | None = None,
     drain: Duration | None = None,
-    observer: Observer | None = None,
+    observer: Observers | None = None,
 ) -> Lease | None:
     """Acquire a lease now, or return None where somebody else has the key.
 

@@ -16,7 +16,6 @@ __all__ = [
     "check_flag",
     "check_limit",
     "check_name",
-    "check_observer",
     "check_prefix",
     "check_text",
     "fold_duration",
@@ -119,17 +118,6 @@ def check_advance(value: object) -> int:
         msg = f"by must be between 1 and {MAX_ADVANCE} (2**40); it is {value}"
         raise ValueError(msg)
     return value
-
-
-def check_observer(value: object) -> None:
-    """Refuse, where it is given, what could only fail when the first event comes.
-
-    Raises:
-        TypeError: it is not callable.
-    """
-    if value is not None and not callable(value):
-        msg = f"observer must be callable with an event, or None, not {type(value).__name__}"
-        raise TypeError(msg)
 
 
 def fold_duration(name: str, value: object, least: float, most: float) -> float:

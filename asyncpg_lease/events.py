@@ -1,18 +1,21 @@
 """What happens to leases, as frozen values, and who is told.
 
-Each event goes to the log, always, and to an `Observer` where a table or a lease was given one. An observer
-is called in the event loop, so it must be quick; one that raises is logged and harms nothing.
+Each event goes to the log, always, and to each `Observer` that a table or a lease was given. Observers are called
+in threads of this library's own, never in the event loop: one that raises or blocks is logged and harms nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
+from weakref import WeakSet
+
+from asyncpg_lease._delivery import call, delivery_to, running_loop, settle
 
 if TYPE_CHECKING:
+    from asyncpg_lease._delivery import Delivery
     from asyncpg_lease.errors import LossReason
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "Lost",
     "Notifier",
     "Observer",
+    "Observers",
     "ReleaseFailed",
     "Released",
     "RenewFailed",
@@ -31,6 +35,7 @@ __all__ = [
     "Unavailable",
     "Waiting",
     "WaitingFailed",
+    "fold_observers",
 ]
 
 logger: logging.Logger = logging.getLogger("asyncpg_lease")
@@ -197,67 +202,98 @@ class ReleaseFailed(Event):
 
 
 class Observer(Protocol):
-    """Whoever wants to know: anything that can be called with an event."""
+    """Whoever wants to know: anything that can be called with an event.
+
+    Guaranteed: whatever tables and leases an observer was given to, it is told of one event at a time, each once, in
+    the order in which they happened to its event loop. What it raises is logged and harms neither the next event nor
+    another observer; KeyboardInterrupt and SystemExit come out of the event loop. Not guaranteed: when. It is called
+    in a thread of this library's while the event loop goes on, so the lease may be over when its event is told. A
+    slow observer is logged; where 10,000 events wait for it the next ones are dropped, and their number is logged.
+    `LeaseTable.aclose` and the interpreter's exit wait for what is not told yet, for a second at most.
+
+    To reach the event loop from an observer, use `loop.call_soon_threadsafe`.
+    """
 
     def __call__(self, event: Event, /) -> None:
-        """Take note of the event, quickly: it is called in the event loop."""
+        """Take note of the event."""
+
+
+Observers: TypeAlias = Observer | Sequence[Observer]
+"""What `observer=` takes: one observer, or a list or tuple of them. One that is given twice is told once."""
+
+
+def fold_observers(value: object) -> tuple[Observer, ...]:
+    """Return the observers, none for None.
+
+    Raises:
+        TypeError: one of them could only fail when the first event comes.
+    """
+    if value is None:
+        return ()
+    if isinstance(value, (list, tuple)):
+        return tuple(_check(f"observer[{index}]", each) for index, each in enumerate(value))
+    return (_check("observer", value),)
+
+
+def _check(name: str, value: object) -> Observer:
+    if not callable(value):
+        many = " (or a list or tuple of such, or None)" if name == "observer" else ""
+        msg = f"{name} must be callable with an event{many}, not {type(value).__name__}"
+        raise TypeError(msg)
+    return value
 
 
 class Notifier:
-    """Tells the log and the observers; built without observers it costs a level check."""
+    """Tells the log, then the observers; built without observers it costs a level check."""
 
-    __slots__ = ("_observers",)
+    __slots__ = ("_all", "_deliveries")
 
-    def __init__(self, *observers: Observer | None) -> None:
-        self._observers = tuple(observer for observer in observers if observer is not None)
+    def __init__(self, *observers: Observer) -> None:
+        self._deliveries: tuple[Delivery, ...] = ()
+        self._all: WeakSet[Delivery] = WeakSet()
+        self._add(observers)
 
     def __repr__(self) -> str:
         """Name the observers."""
-        return f"<Notifier {self._observers!r}>"
+        return f"<Notifier {[delivery.observer for delivery in self._deliveries]!r}>"
 
-    def plus(self, observer: Observer | None) -> Notifier:
-        """Return a notifier that tells one more observer."""
-        return self if observer is None else Notifier(*self._observers, observer)
+    def plus(self, observers: Sequence[Observer]) -> Notifier:
+        """Return a notifier that tells these observers too."""
+        if not observers:
+            return self
+        more = Notifier()
+        more._deliveries, more._all = self._deliveries, self._all
+        more._add(observers)
+        return more
+
+    def _add(self, observers: Sequence[Observer]) -> None:
+        self._deliveries = tuple(dict.fromkeys((*self._deliveries, *map(delivery_to, observers))))
+        self._all.update(self._deliveries)
 
     def wants(self, kind: type[Event]) -> bool:
         """Tell whether an event of this kind is worth making."""
-        return bool(self._observers) or logger.isEnabledFor(kind.level)
+        return bool(self._deliveries) or logger.isEnabledFor(kind.level)
 
     def tell(self, event: Event) -> None:
-        """Log the event, then call each observer; whatever either raises harms nothing.
+        """Log the event, then hand it over to each observer; whatever either raises harms nothing.
 
         KeyboardInterrupt and SystemExit come out, of the event loop's next turn.
         """
-        for tell in (self._log, *self._observers):
-            try:
-                tell(event)
-            except (KeyboardInterrupt, SystemExit) as error:
-                _raise_later(error)
-            # A CancelledError too: it would pass for a cancellation of whoever tells.
-            except BaseException as error:  # noqa: BLE001 - as said
-                _complain(event, tell, error)
+        call(_log, event, running_loop())
+        for delivery in self._deliveries:
+            delivery.hand_over(event)
 
-    @staticmethod
-    def _log(event: Event) -> None:
-        if logger.isEnabledFor(event.level):
-            values = vars(event)
-            said = " ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
-            extra = {f"lease_{name}": value for name, value in values.items()}
-            # What groups records by their template finds one for each kind of event.
-            template = f"{event.message}: %s"
-            # The values also in the text: at three in the morning nobody has set up a formatter for `extra`.
-            logger.log(event.level, template, said, extra=extra)
+    async def settle(self, limit: float) -> None:
+        """Wait until the observers, those of `plus` too, have been told, at most `limit` seconds."""
+        await settle(self._all, limit)
 
 
-def _complain(event: Event, told: Observer, error: BaseException) -> None:
-    extra = {"lease_key": event.key, "lease_observer": repr(told)}
-    # Logging itself may be what failed.
-    with suppress(Exception):
-        logger.error("lease observer failed", extra=extra, exc_info=error)
-
-
-def _raise_later(error: BaseException) -> None:
-    def throw() -> None:
-        raise error
-
-    asyncio.get_running_loop().call_soon(throw)
+def _log(event: Event) -> None:
+    if logger.isEnabledFor(event.level):
+        values = vars(event)
+        said = " ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
+        extra = {f"lease_{name}": value for name, value in values.items()}
+        # What groups records by their template finds one for each kind of event.
+        template = f"{event.message}: %s"
+        # The values also in the text: at three in the morning nobody has set up a formatter for `extra`.
+        logger.log(event.level, template, said, extra=extra)

@@ -17,7 +17,6 @@ from asyncpg_lease._options import (
     check_flag,
     check_limit,
     check_name,
-    check_observer,
     check_prefix,
     check_text,
     fold_duration,
@@ -26,7 +25,7 @@ from asyncpg_lease._revocation import Revocation, revoke
 from asyncpg_lease._rows import LeaseInfo
 from asyncpg_lease._statements import TableName, key_range
 from asyncpg_lease._store import Store
-from asyncpg_lease.events import Notifier, Observer
+from asyncpg_lease.events import Notifier, Observers, fold_observers
 
 if TYPE_CHECKING:
     from asyncpg_lease._driver import Connection, Pool, RecordT
@@ -43,6 +42,9 @@ QUESTION_LIMIT = 30.0
 MAX_AGE = 100 * 365 * 86400.0
 """Seconds, a hundred years: the greatest age that prune takes."""
 
+OBSERVERS_LIMIT = 1.0
+"""Seconds for which `aclose` waits for observers."""
+
 
 class LeaseTable:
     """A table of leases, used through an asyncpg pool.
@@ -56,10 +58,11 @@ class LeaseTable:
         schema: its schema; None: the first in the search_path that has it, resolved once by the first
             statement and kept from then on.
         poll: seconds between two tries of a waiting acquire, 0.01 to 3600, shortened at random.
-        observer: called with every event of the table's leases, see `asyncpg_lease.events`.
+        observer: called with every event of the table's leases, or a list or tuple of such; in a thread, see
+            `asyncpg_lease.events.Observer`.
 
     Raises:
-        TypeError: the pool is none, above all where it is a single connection; or the observer is not callable.
+        TypeError: the pool is none, above all where it is a single connection; or an observer is not callable.
         ValueError: a name or `poll` out of its range.
 
     Example:
@@ -79,12 +82,12 @@ class LeaseTable:
         *,
         schema: str | None = None,
         poll: Duration = DEFAULT_POLL,
-        observer: Observer | None = None,
+        observer: Observers | None = None,
     ) -> None:
         _check_pool(pool)
-        check_observer(observer)
+        notifier = Notifier(*fold_observers(observer))
         table = TableName(check_name("name", name), None if schema is None else check_name("schema", schema))
-        self._store = Store(pool, table, fold_duration("poll", poll, 0.01, 3600.0), Notifier(observer))
+        self._store = Store(pool, table, fold_duration("poll", poll, 0.01, 3600.0), notifier)
 
     def __repr__(self) -> str:
         """Name the table and its pool."""
@@ -244,13 +247,14 @@ class LeaseTable:
         return await _floor.advance_fences(self._store, check_advance(by))
 
     async def aclose(self) -> None:
-        """Wait for the claims, releases and give-backs that are under way.
+        """Wait for the claims, releases and give-backs that are under way, and a second at most for observers.
 
         Each is bounded, and none is begun again after a failure from now on. Leases that are held are
         not touched: leave their blocks first. The pool stays open; close it after this.
         """
         await self._store.claims.aclose()
         await self._store.connections.tasks.wait()
+        await self._store.notifier.settle(OBSERVERS_LIMIT)
 
 
 # By identity, since asyncpg's Pool takes no weak reference; a store keeps its pool, so no other pool can

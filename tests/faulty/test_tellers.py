@@ -26,7 +26,7 @@ def quiet_observer(event: Event, /) -> None:
     """Raise nothing: here it is the log that does."""
 
 
-@pytest.fixture(params=["observer", "filter"])
+@pytest.fixture(params=["observer", "filter", "cancelled filter"])
 def teller(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[Observer]:
     """An observer that raises CancelledError; or one that does not, while a filter of the library's log raises."""
     if request.param == "observer":
@@ -35,7 +35,7 @@ def teller(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> 
 
     def refuse(_: logging.LogRecord) -> bool:
         message = "the filter is broken"
-        raise ValueError(message)
+        raise ValueError(message) if request.param == "filter" else asyncio.CancelledError(message)
 
     caplog.set_level(logging.DEBUG, "asyncpg_lease")
     logger = logging.getLogger("asyncpg_lease")

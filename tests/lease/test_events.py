@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from asyncpg_lease import Event, LeaseError, LeaseTable, acquire, events, lease
 from asyncpg_lease.events import Acquired, Lost, Notifier, Released, Renewed, Unavailable
 from tests.conftest import MakePool
-from tests.support.leasing import Recorder, until
+from tests.support.leasing import Recorder, settle, until
 from tests.support.observe import Observer
 
 KEY = "told"
 LOGGER = "asyncpg_lease"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 LEVELS = {
     "Acquired": ("INFO", "lease acquired"),
     "Unavailable": ("DEBUG", "lease unavailable"),
@@ -154,11 +158,12 @@ async def test_observer_that_raises_harms_nothing(table: LeaseTable, caplog: pyt
     def broken(event: Event, /) -> None:
         raise ValueError(event.key)
 
-    notifier = Notifier(broken, told, None)
+    notifier = Notifier(broken, told)
     notifier.tell(Released(key=KEY, holder="h", fence=1, held_for=1.0))
     assert len(told.events) == 1
     async with lease(table, KEY, ttl=30, observer=broken) as held:
         assert held.is_held
+    settle(broken)
     failures = [record for record in caplog.records if record.getMessage() == "lease observer failed"]
     assert len(failures) == 3
     assert failures[0].exc_info
@@ -170,8 +175,8 @@ def test_notifier_without_anybody_to_tell_wants_nothing(caplog: pytest.LogCaptur
     caplog.set_level(logging.CRITICAL, LOGGER)
     silent = Notifier()
     assert not silent.wants(Acquired)
-    assert silent.plus(None) is silent
-    assert silent.plus(Recorder()).wants(Renewed)
+    assert silent.plus(()) is silent
+    assert silent.plus([Recorder()]).wants(Renewed)
     caplog.set_level(logging.INFO, LOGGER)
     assert silent.wants(Acquired)
     assert not silent.wants(Unavailable)
@@ -231,3 +236,15 @@ def test_events_are_values() -> None:
     assert repr(one) == "Released(key='told', holder='h', fence=1, held_for=2.0)"
     with pytest.raises(AttributeError):
         one.fence = 3  # type: ignore[misc]
+
+
+def test_reference_has_every_kind_of_event_with_its_level_message_and_fields() -> None:
+    """The table of events in the documentation says what the classes say."""
+    rows = [line.strip("|").split("|") for line in REFERENCE.read_text(encoding="utf-8").split("\n") if "| `" in line]
+    documented = {name.strip(" `"): (level.strip(), message.strip(), said) for name, _, level, message, said in rows}
+    assert set(documented) >= set(LEVELS)
+    for name, (level, message, said) in documented.items():
+        kind: type[Event] = getattr(events, name)
+        own = [field.name for field in fields(kind) if field.name not in ("key", "holder")]
+        assert (level, message) == (logging.getLevelName(kind.level), kind.message)
+        assert re.findall(r"`(\w+)`", said) == own

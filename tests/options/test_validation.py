@@ -153,10 +153,18 @@ async def test_ttl_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> N
 
 
 async def test_observer_that_cannot_be_called_is_refused_before_any_io(quiet: Pool) -> None:
-    """What is no function is told at the call, and not where the first event would have been."""
-    for observer in (1, "log", object(), [print]):
-        await refuse_all(quiet, "k", {"observer": observer}, match="^observer must be callable")
-        with pytest.raises(TypeError, match=r"^observer must be callable"):
+    """What is no function is told at the call, with its place, and not where the first event would have been."""
+    wrong: list[tuple[object, str]] = [
+        (1, r"observer must be callable with an event \(or a list or tuple of such, or None\), not int"),
+        ("log", "observer must be .*, not str"),
+        ({print}, "observer must be .*, not set"),
+        ([print, "log"], r"observer\[1\] must be callable with an event, not str"),
+        ((None,), r"observer\[0\] must be callable with an event, not NoneType"),
+        ([[print]], r"observer\[0\] must be .*, not list"),
+    ]
+    for observer, message in wrong:
+        await refuse_all(quiet, "k", {"observer": observer}, match=f"^{message}$")
+        with pytest.raises(TypeError, match=f"^{message}$"):
             LeaseTable(quiet, observer=observer)  # type: ignore[arg-type]
 
 

@@ -9,8 +9,9 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseTable, acquire
-from asyncpg_lease.events import Acquired, Event
+from asyncpg_lease.events import Acquired
 from tests.sql.calls import Asked, claim, claim_granted, claim_refused, outcome, release, until_blocked
+from tests.support.leasing import Recorder
 from tests.support.observe import Observer
 from tests.support.typing import Connection, Pool
 
@@ -145,15 +146,15 @@ async def test_take_over_clears_what_was_the_old_tenures(session: Connection, ob
 
 async def test_take_over_tells_whom_it_took_over_from(pool: Pool, observe: Observer) -> None:
     """The event of a take-over names the holder that let the lease run out; one after a release names it too."""
-    events: list[Event] = []
-    table = LeaseTable(pool, observer=events.append)
+    recorder = Recorder()
+    table = LeaseTable(pool, observer=recorder)
     await table.create()
     crashed = await acquire(table, "k", holder="crashed")
     await observe.expire("k")
     held = await acquire(table, "k", holder="next")
     await held.release()
     await crashed.release()
-    told = [(event.how, event.before) for event in events if isinstance(event, Acquired)]
+    told = [(event.how, event.before) for event in recorder.of(Acquired)]
     assert told == [("fresh", None), ("taken_over", "crashed")]
 
 

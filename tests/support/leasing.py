@@ -4,24 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from asyncpg_lease import Event, LeaseTable, acquire
+from asyncpg_lease import Event, LeaseTable, Observer, acquire
+from asyncpg_lease._delivery import delivery_to
 from tests.support.typing import Pool
 
 E = TypeVar("E", bound=Event)
 
 
+def settle(observer: Observer, *, within: float = 5) -> None:
+    """Wait, in this thread, until an observer has been told of all that has happened.
+
+    Raises:
+        TimeoutError: If it has not after `within` seconds.
+    """
+    delivery, until = delivery_to(observer), time.monotonic() + within
+    while delivery.is_behind:
+        if time.monotonic() > until:
+            message = f"{observer!r} is still being told"
+            raise TimeoutError(message)
+        time.sleep(0.0002)
+
+
 class Recorder:
-    """An observer that keeps every event in the order it was told."""
+    """An observer that keeps every event in the order it was told; it is told in another thread."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self._told: list[Event] = []
 
     def __call__(self, event: Event, /) -> None:
         """Keep the event."""
-        self.events.append(event)
+        self._told.append(event)
+
+    @property
+    def events(self) -> list[Event]:
+        """Everything that has happened, and not only what it was told so far."""
+        settle(self)
+        return self._told
 
     def of(self, kind: type[E]) -> list[E]:
         """Return the events of one kind."""

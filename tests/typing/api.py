@@ -43,6 +43,7 @@ from asyncpg_lease.events import (
     How,
     Late,
     Lost,
+    Observers,
     Released,
     ReleaseFailed,
     Renewed,
@@ -276,3 +277,14 @@ class Counter:
 def observers(events: list[Event]) -> tuple[Observer, ...]:
     """Give all that can be called with an event, whatever its parameter is called."""
     return on_event, Counter(), Counter().note, events.append, lambda event: events.remove(event)  # noqa: PLW0108
+
+
+async def several(pool: asyncpg.Pool, counters: list[Counter], observers: Observers | None) -> None:
+    """Give one observer, some, or none, in a list or a tuple, whatever their type."""
+    LeaseTable(pool, observer=[on_event, Counter(), print])
+    LeaseTable(pool, observer=Counter().note)
+    lease(pool, "key", observer=counters)
+    lease(pool, "key", observer=(Counter(), on_event))
+    lease(pool, "key", observer=lambda event: print(event.key))  # noqa: T201
+    await acquire(pool, "key", observer=())
+    await try_acquire(pool, "key", observer=observers)

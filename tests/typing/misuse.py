@@ -46,6 +46,9 @@ async def observers(pool: asyncpg.Pool) -> None:
     lease(pool, "key", observer=of_releases)  # type: ignore[arg-type]
     lease(pool, "key", observer=of_nothing)  # type: ignore[arg-type]
     lease(pool, "key", observer=awaited)  # type: ignore[arg-type]
+    lease(pool, "key", observer=[print, of_releases])  # type: ignore[list-item]
+    lease(pool, "key", observer="log")  # type: ignore[arg-type]
+    lease(pool, "key", observer=[None])  # type: ignore[list-item]
 
 
 async def handles(pool: asyncpg.Pool) -> None:

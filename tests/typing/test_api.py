@@ -17,7 +17,7 @@ API = Path(__file__).with_name("api.py")
 PROJECT = API.parents[2] / "pyproject.toml"
 # Edges have tools of their own. The other names are those that the core's own modules share.
 EDGES = {"cli", "contrib"}
-SHARED = {"Notifier", "store_of", "create", "explain", "find", "settle", "verify"}
+SHARED = {"Notifier", "fold_observers", "store_of", "create", "explain", "find", "settle", "verify"}
 
 
 def public() -> dict[str, object]:

@@ -1,0 +1,37 @@
+"""Fixtures of tests of observers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from asyncpg_lease import _delivery
+from asyncpg_lease.events import Notifier
+from tests.support.leasing import settle
+from tests.support.observers import Stuck, event
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    """An observer that blocks, let go at the end at the latest."""
+    stuck = Stuck()
+    yield stuck
+    stuck.let_go.set()
+    settle(stuck)
+
+
+@pytest.fixture
+def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread of an earlier test that waits for another event."""
+    monkeypatch.setattr(_delivery, "_threads", _delivery._Threads())
+
+
+@pytest.fixture
+async def silent(stuck: Stuck) -> Notifier:
+    """A notifier of one observer that blocks already."""
+    notifier = Notifier(stuck)
+    notifier.tell(event(0))
+    await asyncio.to_thread(stuck.entered.wait, 5)
+    return notifier
