@@ -152,23 +152,24 @@ class _Steps:
             TimeoutError: a transaction that may be such a claim goes on. The row stays unsettled, so the next call
                 waits again.
         """
+        name = self._store.name
         if (await self.ask("floor_lay"))[0] == ("settled",):
             return
         until = local_time() + SETTLE_LIMIT
         pause = FIRST_PAUSE
-        older = await self.ask("floor_wait", None)
+        older = await self.ask("floor_wait", name.quoted, None)
         while older:
             if local_time() >= until:
                 pids = ", ".join(str(pid) for _, pid in older)
                 msg = (
-                    f"{self._what} on {self._store.name}: after {SETTLE_LIMIT:g} s there are transactions still that"
+                    f"{self._what} on {name}: after {SETTLE_LIMIT:g} s there are transactions still that"
                     f" began before the floor of the fences was laid, of the server processes {pids}; nothing was"
                     " changed: run it again when they have ended"
                 )
                 raise TimeoutError(msg)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
-            older = await self.ask("floor_wait", [transaction for transaction, _ in older])
+            older = await self.ask("floor_wait", name.quoted, [transaction for transaction, _ in older])
         await self.ask("floor_settle")
 
     async def raise_floor(self, fence: int) -> None:

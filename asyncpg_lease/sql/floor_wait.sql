@@ -1,5 +1,5 @@
--- Tells which transactions may be first claims that cannot see the reserved row: $1 those that were told before, of
--- which it tells the ones that still go on (null: all).
+-- Tells which transactions may be first claims that cannot see the reserved row: $1 the table's name, $2 those that were
+-- told before, of which it tells the ones that still go on (null: all).
 --
 -- Invariant: reads only, and misses no claim whose snapshot is older than the row. Such a claim is a statement under way
 -- and has a snapshot now, and either the table is among what it has locked, or, under REPEATABLE READ and SERIALIZABLE,
@@ -13,10 +13,9 @@
 WITH locks AS MATERIALIZED (
     SELECT locktype, database, relation, virtualxid, virtualtransaction, pid FROM pg_catalog.pg_locks
 ), tables AS (
-    SELECT locks.virtualtransaction, bool_or(locks.relation = floor.tableoid) AS ours
+    SELECT locks.virtualtransaction, bool_or(locks.relation = to_regclass($1::text)) AS ours
     FROM locks
     JOIN pg_catalog.pg_database ON pg_database.oid = locks.database AND datname = current_database()
-    JOIN lease AS floor ON floor.key = ''
     WHERE locks.locktype = 'relation' AND locks.relation >= 16384
     GROUP BY locks.virtualtransaction
 ), older AS (
@@ -28,10 +27,10 @@ WITH locks AS MATERIALIZED (
         AND locks.pid <> pg_backend_pid() AND session.backend_xmin IS NOT NULL
         AND coalesce(session.state, 'hidden') NOT LIKE 'idle%'
         AND CASE
-            WHEN $1::text[] IS NULL THEN tables.ours IS NOT FALSE
-            ELSE locks.virtualtransaction = ANY($1::text[])
+            WHEN $2::text[] IS NULL THEN tables.ours IS NOT FALSE
+            ELSE locks.virtualtransaction = ANY($2::text[])
         END
 )
 SELECT older.virtualtransaction, older.pid::text, own.stamp
-FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN older ON $2::text = own.stamp
+FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN older ON $3::text = own.stamp
 ORDER BY older.pid

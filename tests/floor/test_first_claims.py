@@ -245,13 +245,13 @@ async def test_first_prunes_at_once_lay_one_floor(table: LeaseTable, observe: Ob
 async def test_floor_wait_tells_those_told_before_alone(observe: Observer, old: Old, dsn: str) -> None:
     """Whoever comes later can see the floor, so it is not waited for."""
     await ask(observe.connection, STATEMENTS.floor_lay)
-    found = await ask(observe.connection, STATEMENTS.floor_wait, None)
+    found = await ask(observe.connection, STATEMENTS.floor_wait, "lease", None)
     assert [pid for _, pid in found] == [str(old.pid)]
     async with sessions(dsn, 1) as (late,):
         sleeping = asyncio.create_task(late.fetch("SELECT pg_sleep(20) FROM lease"))
         await asyncio.sleep(0.2)
-        again = await ask(observe.connection, STATEMENTS.floor_wait, [one for one, _ in found])
+        again = await ask(observe.connection, STATEMENTS.floor_wait, "lease", [one for one, _ in found])
         assert again == found
-        assert len(await ask(observe.connection, STATEMENTS.floor_wait, None)) == 2
+        assert len(await ask(observe.connection, STATEMENTS.floor_wait, "lease", None)) == 2
         sleeping.cancel()
         await asyncio.gather(sleeping, return_exceptions=True)

@@ -181,6 +181,20 @@ async def test_prune_without_the_right_to_delete_says_what_to_run(
     assert await weak.prune(0) == Pruned(deleted=1, kept=0, floor=3)
 
 
+async def test_steering_needs_rights_on_the_columns_alone_and_delete(
+    table: LeaseTable, observe: Observer, make_role: MakeRole
+) -> None:
+    """What is enough for leases is enough for the floor too, but for deleting."""
+    await use(table, KEY, 3)
+    columns = "key, holder, fence, acquired_at, expires_at, released_at, revoked_at, completed_tick"
+    rights = ", ".join(f"{right} ({columns})" for right in ("SELECT", "INSERT", "UPDATE"))
+    steered = LeaseTable(await make_role(f"GRANT {rights}, DELETE ON lease TO {{role}}"))
+    assert await steered.prune(0) == Pruned(deleted=1, kept=0, floor=3)
+    assert await use(steered, KEY) == 4
+    assert await steered.advance_fences(5) == 9
+    assert await observe.fence(KEY) == 9
+
+
 @pytest.mark.parametrize("verb", ["prune", "advance_fences"])
 async def test_steering_without_the_right_to_update_says_what_to_run(
     table: LeaseTable,
