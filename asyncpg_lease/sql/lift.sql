@@ -3,13 +3,13 @@
 -- Invariant: no fence is lowered, and a row keeps its holder and its expiry: the tenure that was in it is over, since it
 -- had another fence, and the key stays shut until it would have been over by itself. FOR UPDATE, which a guarded
 -- transaction keeps out until its end, and SKIP LOCKED, so that no lock on the other rows of the batch is held
--- meanwhile; lagging.sql tells what was passed over. The reserved row is floor_raise.sql's.
+-- meanwhile; lagging.sql tells what was passed over. The reserved row, whose key comes after none, is floor_raise.sql's.
 -- The fence comes as text, as in release.sql.
 -- Answers one row: how many rows, and the last one's key (null where there were none).
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH batch AS (
     SELECT key FROM lease
-    WHERE key > $1::text AND key <> '' AND fence < $2::text::bigint AND $4::text = 'stamp'
+    WHERE key > $1::text AND fence < $2::text::bigint AND $4::text = 'stamp'
     ORDER BY key
     LIMIT $3::text::bigint
     FOR UPDATE SKIP LOCKED

@@ -4,12 +4,12 @@
 -- Invariant: deletes a row only where the floor that is committed is as high as its fence, so that the key starts
 -- above it when it is made anew. FOR UPDATE, which a guarded transaction keeps out, and SKIP LOCKED, so that nothing is
 -- waited for: a row that somebody else has locked is being claimed or guarded. Spares rows with a completed_tick, which
--- tell what was done, and the reserved row.
+-- tell what was done, and the reserved row, whose key comes after none.
 -- Answers one row: how many rows, and the last one's key (null where there were none).
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH batch AS (
     SELECT key FROM lease
-    WHERE key > $1::text AND key <> '' AND completed_tick IS NULL
+    WHERE key > $1::text AND completed_tick IS NULL
         AND expires_at <= clock_timestamp() - make_interval(secs => $2::float8)
         AND fence <= (SELECT fence FROM lease WHERE key = '') AND $4::text = 'stamp'
     ORDER BY key

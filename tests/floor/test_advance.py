@@ -123,6 +123,14 @@ async def test_lift_that_stands_still_locks_no_more_than_its_batch(table: LeaseT
             assert await use(table, "new") == 1
 
 
+async def test_lift_statement_lowers_no_fence(table: LeaseTable, session: Connection, observe: Observer) -> None:
+    """A row that was lifted further meanwhile stays where it is."""
+    await use(table, "low", 3)
+    await use(table, "high", 12)
+    assert await ask(session, STATEMENTS.lift, "", "10", "10") == [(1, "low")]
+    assert (await observe.fence("low"), await observe.fence("high")) == (10, 12)
+
+
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_advance_waits_for_a_first_claim_that_began_before_it(
     table: LeaseTable, observe: Observer, dsn: str, isolation: str

@@ -125,6 +125,18 @@ async def test_reserved_row_is_no_key(table: LeaseTable, observe: Observer) -> N
     await table.verify()
 
 
+async def test_floor_that_an_operator_laid_is_used_and_kept(table: LeaseTable, observe: Observer) -> None:
+    """A reserved row of any holder and any expiry is the floor: it is neither pruned nor counted as prunable."""
+    await observe.connection.execute("INSERT INTO lease VALUES ('', 'dba', 50, '2020-01-01', '2020-01-02')")
+    assert await table.prune(0) == Pruned(deleted=0, kept=0, floor=50)
+    assert await use(table, KEY) == 51
+    assert await table.prune(0) == Pruned(deleted=1, kept=0, floor=51)
+    assert await table.advance_fences(9) == 60
+    row = await observe.row("")
+    assert row is not None
+    assert (row["holder"], row["fence"]) == ("dba", 60)
+
+
 async def test_prune_statement_spares_fences_above_the_floor(table: LeaseTable, observe: Observer) -> None:
     """The statement itself looks at the floor: a row that changed hands since the count stays for the next prune."""
     await fill(observe.connection, 3)
