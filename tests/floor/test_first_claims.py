@@ -242,6 +242,22 @@ async def test_first_prunes_at_once_lay_one_floor(table: LeaseTable, observe: Ob
     assert [(row["key"], row["fence"]) for row in await observe.rows()] == [("", last)]
 
 
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_first_prune_beside_one_that_has_just_laid_the_floor_goes_on(
+    table: LeaseTable, observe: Observer, make_pool: MakePool, session: Connection, isolation: str
+) -> None:
+    """The other's row that is not committed yet is waited for, and is as good as its own."""
+    await use(table, KEY)
+    pool = await make_pool(max_size=1, server_settings={"default_transaction_isolation": isolation})
+    async with session.transaction():
+        assert await ask(session, STATEMENTS.floor_lay) == [("laid",)]
+        pruning = asyncio.create_task(LeaseTable(pool).prune(0))
+        async with asyncio.timeout(5):
+            while not await observe.connection.fetchval("SELECT true FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0.01)
+    assert await pruning == Pruned(deleted=1, kept=0, floor=1)
+
+
 async def test_floor_wait_tells_those_told_before_alone(observe: Observer, old: Old, dsn: str) -> None:
     """Whoever comes later can see the floor, so it is not waited for."""
     await ask(observe.connection, STATEMENTS.floor_lay)
