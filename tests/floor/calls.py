@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -41,6 +42,22 @@ async def fill(connection: Connection, rows: int, *, fence: int = 1) -> None:
         rows,
         fence,
     )
+
+
+@asynccontextmanager
+async def asleep(observe: Observer, session: Connection, source: str = "") -> AsyncIterator[asyncio.Task[object]]:
+    """Have a session's query under way, for a minute at most, as long as the block lasts; `source` is its FROM."""
+    query: asyncio.Task[object] = asyncio.create_task(session.fetch(f"SELECT pg_sleep(60) {source}"))
+    pid = session.get_server_pid()
+    async with asyncio.timeout(10):
+        while not await observe.connection.fetchval(
+            "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $1", pid
+        ):
+            await asyncio.sleep(0.01)
+    yield query
+    assert not query.done()
+    query.cancel()
+    await asyncio.gather(query, return_exceptions=True)
 
 
 @asynccontextmanager

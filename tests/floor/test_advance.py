@@ -99,11 +99,11 @@ async def test_advance_waits_for_a_guarded_transaction_and_holds_up_nobody_else(
         async with held.transaction(connection):
             advancing = asyncio.create_task(table.advance_fences(100))
             with caplog.at_level(logging.WARNING, "asyncpg_lease"):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(10):
                     while not caplog.records:
                         await asyncio.sleep(0.05)
             assert "fence=101 keys='k'" in caplog.records[0].getMessage()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 assert (await use(table, "a"), await use(table, "z"), await use(table, "new")) == (102, 102, 102)
             assert await observe.fence(KEY) == 1
             assert not advancing.done()
@@ -117,7 +117,7 @@ async def test_lift_that_stands_still_locks_no_more_than_its_batch(table: LeaseT
         await use(table, key)
     async with session.transaction():
         assert await ask(session, STATEMENTS.lift, "", "100", "2") == [(2, "b")]
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             assert await try_acquire(table, "a") is None
             assert await use(table, "c") == 2
             assert await use(table, "new") == 1

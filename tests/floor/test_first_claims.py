@@ -11,7 +11,7 @@ import pytest
 from asyncpg_lease import LeaseTable, Pruned, _floor, acquire
 from asyncpg_lease._driver import ask
 from tests.conftest import MakePool
-from tests.floor.calls import ISOLATIONS, paused, use
+from tests.floor.calls import ISOLATIONS, asleep, paused, use
 from tests.sql.calls import STATEMENTS, claim, sessions, until_blocked
 from tests.support.databases import Server
 from tests.support.observe import Observer
@@ -165,14 +165,8 @@ async def test_settled_floor_is_waited_for_no_more(table: LeaseTable, observe: O
     await old.end(observe)
     await table.prune(0)
     await use(table, KEY)
-    async with sessions(dsn, 1) as (session,):
-        sleeping = asyncio.create_task(session.fetch("SELECT pg_sleep(20) FROM lease"))
-        await asyncio.sleep(0.2)
-        async with asyncio.timeout(3):
-            assert (await table.prune(0)).deleted == 1
-        assert not sleeping.done()
-        sleeping.cancel()
-        await asyncio.gather(sleeping, return_exceptions=True)
+    async with sessions(dsn, 1) as (session,), asleep(observe, session, "FROM lease"), asyncio.timeout(10):
+        assert (await table.prune(0)).deleted == 1
     assert await _settled(observe)
 
 
@@ -180,7 +174,7 @@ async def test_first_prune_does_not_wait_for_a_guarded_transaction(table: LeaseT
     """Between its statements a fenced transaction has no snapshot: its next statement would see the floor."""
     await use(table, KEY)
     held = await acquire(table, "guarded")
-    async with held, pool.acquire() as connection, held.transaction(connection), asyncio.timeout(3):
+    async with held, pool.acquire() as connection, held.transaction(connection), asyncio.timeout(10):
         assert (await table.prune(0)).deleted == 1
 
 
@@ -193,18 +187,11 @@ async def test_first_prune_does_not_wait_for_queries_about_something_else(
     async with (
         sessions(dsn, 1, default_transaction_isolation="repeatable read") as (report,),
         sessions(server.dsn, 1) as (other,),
-        asyncio.timeout(5),
+        asleep(observe, report, "FROM sale"),
+        asleep(observe, other),
+        asyncio.timeout(10),
     ):
-        queries = [
-            asyncio.create_task(report.fetch("SELECT n, pg_sleep(20) FROM sale")),
-            asyncio.create_task(other.fetch("SELECT pg_sleep(20)")),
-        ]
-        await asyncio.sleep(0.2)
         assert (await table.prune(0)).deleted == 1
-        for query in queries:
-            assert not query.done()
-            query.cancel()
-        await asyncio.gather(*queries, return_exceptions=True)
 
 
 async def test_first_prune_beside_a_long_write_does_not_wait_for_whoever_comes_later(
@@ -222,7 +209,7 @@ async def test_first_prune_beside_a_long_write_does_not_wait_for_whoever_comes_l
     async with sessions(dsn, 1) as (writer,), writer.transaction():
         await writer.execute("INSERT INTO sale VALUES (1)")
         readers = [asyncio.create_task(read()) for _ in range(3)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             assert (await table.prune(0)).deleted == 1
         for reader in readers:
             reader.cancel()
@@ -252,7 +239,7 @@ async def test_first_prune_beside_one_that_has_just_laid_the_floor_goes_on(
     async with session.transaction():
         assert await ask(session, STATEMENTS.floor_lay) == [("laid",)]
         pruning = asyncio.create_task(LeaseTable(pool).prune(0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             while not await observe.connection.fetchval("SELECT true FROM pg_locks WHERE NOT granted"):
                 await asyncio.sleep(0.01)
     assert await pruning == Pruned(deleted=1, kept=0, floor=1)
@@ -263,11 +250,7 @@ async def test_floor_wait_tells_those_told_before_alone(observe: Observer, old: 
     await ask(observe.connection, STATEMENTS.floor_lay)
     found = await ask(observe.connection, STATEMENTS.floor_wait, "lease", None)
     assert [pid for _, pid in found] == [str(old.pid)]
-    async with sessions(dsn, 1) as (late,):
-        sleeping = asyncio.create_task(late.fetch("SELECT pg_sleep(20) FROM lease"))
-        await asyncio.sleep(0.2)
+    async with sessions(dsn, 1) as (late,), asleep(observe, late, "FROM lease"):
         again = await ask(observe.connection, STATEMENTS.floor_wait, "lease", [one for one, _ in found])
         assert again == found
         assert len(await ask(observe.connection, STATEMENTS.floor_wait, "lease", None)) == 2
-        sleeping.cancel()
-        await asyncio.gather(sleeping, return_exceptions=True)

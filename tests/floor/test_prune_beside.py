@@ -27,7 +27,7 @@ async def test_prune_passes_over_a_row_that_is_guarded(table: LeaseTable, pool: 
     async with pool.acquire() as connection, held.transaction(connection):
         await observe.expire(KEY)
         await observe.shift(KEY, -DAY)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(10):
             assert await table.prune(0) == Pruned(deleted=1, kept=1, floor=2)
         assert await observe.fence(KEY) == 1
     assert await table.prune(0) == Pruned(deleted=1, kept=0, floor=2)
@@ -43,7 +43,7 @@ async def test_prune_passes_over_a_row_that_is_being_claimed(
     async with session.transaction():
         row = await claim(session, KEY)
         assert row is not None
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(10):
             assert await table.prune(0) == Pruned(deleted=0, kept=1, floor=2)
     assert await observe.fence(KEY) == 3
 
@@ -66,7 +66,7 @@ async def test_prune_statements_hold_up_no_claim_of_a_known_key_and_no_renewal(
     ):
         async with session.transaction():
             await ask(session, statement, *args)
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 await held.renew()
                 assert await ask(observe.connection, STATEMENTS.release, "nobody", "x", None, 0.0) == []
                 before = await observe.fence("known")
@@ -86,7 +86,7 @@ async def test_raise_that_waits_holds_up_no_first_claim(
             await claim(session, KEY)
             waiting = asyncio.create_task(ask(raising, STATEMENTS.floor_raise, "50"))
             await until_blocked(observe.connection, raising)
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 assert await use(table, "another") == 2
             assert not waiting.done()
         await waiting
@@ -103,7 +103,7 @@ async def test_prune_that_ends_between_its_steps_leaves_every_fence_in_order(
     await observe.connection.execute("UPDATE lease SET holder = 'slow' WHERE key = 'key-3'")
     async with paused(observe):
         pruning = asyncio.create_task(LeaseTable(pool).prune(0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             while not await observe.connection.fetchval("SELECT true FROM pg_locks WHERE NOT granted"):
                 await asyncio.sleep(0.01)
         if end == "cancel":
@@ -118,7 +118,7 @@ async def test_prune_that_ends_between_its_steps_leaves_every_fence_in_order(
         assert await observe.fence("") == 7
         assert await observe.fence("key-1") == 7
         assert await use(table, "new") == 8
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         while (await table.prune(0)).kept:
             await asyncio.sleep(0.01)
     assert [(row["key"], row["fence"]) for row in await observe.rows()] == [("", 8)]
@@ -150,7 +150,7 @@ async def test_prune_on_a_pool_of_one_lets_others_in_between_its_statements(
     pool = await make_pool(max_size=1)
     pruning = asyncio.create_task(LeaseTable(pool).prune(0))
     for number in range(3):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             assert await pool.fetchval("SELECT $1::int", number) == number
             await use(pool, f"beside-{number}")
     assert not pruning.done()
