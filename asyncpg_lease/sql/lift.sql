@@ -4,6 +4,7 @@
 -- had another fence, and the key stays shut until it would have been over by itself. FOR UPDATE, which a guarded
 -- transaction keeps out until its end, and SKIP LOCKED, so that no lock on the other rows of the batch is held
 -- meanwhile; lagging.sql tells what was passed over. The reserved row, whose key comes after none, is floor_raise.sql's.
+-- By an array, which is looked up in the index: a join was planned as a scan of the whole table, for each batch.
 -- The fence comes as text, as in release.sql.
 -- Answers one row: how many rows, and the last one's key (null where there were none).
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
@@ -14,7 +15,7 @@ WITH batch AS (
     LIMIT $3::text::bigint
     FOR UPDATE SKIP LOCKED
 ), lifted AS (
-    UPDATE lease AS target SET fence = $2::text::bigint FROM batch WHERE target.key = batch.key RETURNING target.key
+    UPDATE lease SET fence = $2::text::bigint WHERE key = ANY(ARRAY(SELECT key FROM batch)) RETURNING key
 )
 SELECT found.rows, found.last, own.stamp
 FROM (VALUES ('stamp'::text)) AS own (stamp), (SELECT count(*) AS rows, max(key) AS last FROM lifted) AS found

@@ -5,6 +5,7 @@
 -- above it when it is made anew. FOR UPDATE, which a guarded transaction keeps out, and SKIP LOCKED, so that nothing is
 -- waited for: a row that somebody else has locked is being claimed or guarded. Spares rows with a completed_tick, which
 -- tell what was done, and the reserved row, whose key comes after none.
+-- By an array, which is looked up in the index: a join was planned as a scan of the whole table, for each batch.
 -- Answers one row: how many rows, and the last one's key (null where there were none).
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH batch AS (
@@ -16,7 +17,7 @@ WITH batch AS (
     LIMIT $3::text::bigint
     FOR UPDATE SKIP LOCKED
 ), pruned AS (
-    DELETE FROM lease AS target USING batch WHERE target.key = batch.key RETURNING target.key
+    DELETE FROM lease WHERE key = ANY(ARRAY(SELECT key FROM batch)) RETURNING key
 )
 SELECT found.rows, found.last, own.stamp
 FROM (VALUES ('stamp'::text)) AS own (stamp), (SELECT count(*) AS rows, max(key) AS last FROM pruned) AS found

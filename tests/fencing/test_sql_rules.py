@@ -40,6 +40,8 @@ def test_rule_finds_what_it_is_for() -> None:
     """The claim is one that moves the fence, and each other way to do so without the lock is found."""
     claim = STATEMENTS["claim.sql"]
     assert culprits(claim.replace("FOR UPDATE SKIP LOCKED", "FOR NO KEY UPDATE SKIP LOCKED")) != []
+    for name in ("floor_raise.sql", "lift.sql", "prune.sql"):
+        assert culprits(STATEMENTS[name].replace("FOR UPDATE", "FOR SHARE")) != []
     assert culprits("UPDATE lease SET fence = fence + 1 WHERE key = $1") != []
     assert culprits("UPDATE lease AS target SET expires_at = $2, holder = $1 FROM free WHERE true") != []
     assert culprits("DELETE FROM lease WHERE key = $1") != []

@@ -135,7 +135,8 @@ async def test_prune_that_waited_in_vain_names_the_sessions_and_may_be_run_again
     monkeypatch.setattr(_floor, "SETTLE_LIMIT", 0.3)
     for _ in range(2):
         with pytest.raises(TimeoutError, match=rf"server processes {old.pid}; nothing was changed: run it"):
-            await table.prune(0)
+            async with asyncio.timeout(10):
+                await table.prune(0)
         assert await observe.fence(KEY) == 3
         assert await observe.fence("") == 0
     await old.end(observe)
