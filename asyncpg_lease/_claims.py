@@ -89,8 +89,9 @@ class Claims:
         if self.closing:
             msg = f"lease table {self._name} is closed: nothing can be acquired after aclose()"
             raise RuntimeError(msg)
-        load_backend()
         loop = self._connections.check_loop()
+        # Only now: where no loop runs, anyio has an error of its own for it.
+        load_backend()
         answer: asyncio.Future[Claim | ClaimRow | None] = loop.create_future()
         attempt = _Attempt(request, answer, self._note(loop.create_future()))
         # A claim that was sent may go on for a while after whoever waited has gone: cut off, it could still be

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator
 import asyncpg
 import pytest
 
-from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease, try_acquire
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, _tasks, acquire, lease, try_acquire
 from asyncpg_lease.events import ReleaseFailed
 from tests.conftest import MakePool
 from tests.lease.test_exits import Parked
@@ -121,10 +121,11 @@ def step(call: Coroutine[object, object, object]) -> None:
 
 @pytest.mark.parametrize("function", [acquire, try_acquire])
 def test_acquire_without_an_asyncio_loop_is_refused(
-    function: type[object], server_pool: tuple[asyncio.AbstractEventLoop, Pool]
+    function: type[object], server_pool: tuple[asyncio.AbstractEventLoop, Pool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under trio, or under no loop at all, the error says what is needed."""
+    """Under trio, or under no loop at all, the error says what is needed, be it the first call of a process."""
     _loop, pool = server_pool
+    monkeypatch.setattr(_tasks, "_backend_loaded", False)
     with pytest.raises(RuntimeError, match="running asyncio event loop"):
         step(function(pool, KEY))  # type: ignore[call-arg, arg-type]
     with pytest.raises(RuntimeError, match="running asyncio event loop"):
