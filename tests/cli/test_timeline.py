@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncpg_lease.cli._timeline import Ending, Scale, caption, lay_out, spread
@@ -96,7 +96,6 @@ def test_layout_of_no_records_is_empty() -> None:
     assert (shown.workers, shown.bars, shown.span) == (["A"], [], 0.1)
 
 
-@settings(deadline=None)
 @given(LABELS)
 def test_spread_of_labels_lets_none_cover_another(wanted: Sequence[tuple[float, int]]) -> None:
     """Labels keep their order and their distance, and stay in the row where they fit into it."""
@@ -112,7 +111,6 @@ def test_spread_of_labels_with_room_leaves_them_in_place() -> None:
     assert spread([(10, 4), (11, 6)], 0, 30) == [8, 12]
 
 
-@settings(deadline=None)
 @given(LABELS)
 def test_caption_of_symbols_covers_neither_symbol_nor_text(wanted: Sequence[tuple[float, int]]) -> None:
     """A text stands beside its own symbol where nothing else is, or is left out."""

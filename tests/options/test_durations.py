@@ -42,7 +42,6 @@ def in_seconds(value: float | timedelta) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-@settings(deadline=None)
 @given(value=numbers, least=st.floats(0, 1e9), most=st.floats(0, 1e12))
 @example(value=10**400, least=0.0, most=math.inf)
 @example(value=-(10**400), least=0.0, most=math.inf)
@@ -62,7 +61,7 @@ def test_duration_in_its_range_is_its_seconds_and_out_of_it_an_error(
             assert f"{number:,.10g}" in str(caught.value)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(value=st.none() | st.booleans() | st.text() | st.binary() | st.complex_numbers() | st.lists(st.floats()))
 def test_duration_of_another_type_is_a_type_error(value: object) -> None:
     """What is neither a number nor a timedelta is named by its type, and so is a bool."""
@@ -127,7 +126,6 @@ def test_duration_just_out_of_its_range_is_refused(name: str, value: float) -> N
         fold(**{name: value})
 
 
-@settings(deadline=None)
 @given(
     ttl=st.floats(MIN_TTL, 1e6),
     beat=st.floats(0.0, 0.7, exclude_min=True),

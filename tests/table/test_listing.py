@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncpg_lease import LeaseTable, acquire
@@ -62,7 +62,6 @@ async def listed(table: LeaseTable, observe: Observer) -> LeaseTable:
     return table
 
 
-@settings(deadline=None)
 @given(prefix=keys | near, key=keys | near, more=keys | near)
 @example(prefix=LAST, key=LAST, more="")
 @example(prefix=f"a{LAST}", key="b", more=LAST)
