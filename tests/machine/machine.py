@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from asyncpg_lease import Lease
 from tests.machine.model import Answer, Granted, Handle, Model
 from tests.machine.world import Seen, World, world
 from tests.support.loops import chosen_factory
 
-KEYS = ("a", "b", "c")
+KEYS = ("a", "b")
 KEY = st.sampled_from(KEYS)
-HOLDER = st.sampled_from([None, None, "red", "blue"])
+BACK = st.integers(0, 2)
+"""Which of a key's handles: the last one to come, or one before it."""
+
+HOLDER = st.sampled_from([None, "red", "blue"])
 """A holder of its own, or a name that several handles share."""
+
+ENDS = ("run_out", "revoke", "revoke_fence", "force", "force_fence")
+MEANWHILE = ("claim", "prune", "renew", "release", *ENDS)
+"""What may happen while a key is guarded. Not an advance, which waits for the guard's end."""
 
 STEPS = 40
 
@@ -31,108 +39,173 @@ class Grip:
     handle: Handle
 
 
+def _is_known(machine: LeaseMachine) -> bool:
+    """Tell whether there is a key that something can happen to."""
+    return bool(machine.model.rows)
+
+
+def _is_free(machine: LeaseMachine) -> bool:
+    """Tell whether there is something to prune."""
+    return any(row.state == "free" for row in machine.model.rows.values())
+
+
 class LeaseMachine(RuleBasedStateMachine):
     """One history: every step is a call on the server and on the model, and then all rows are looked at."""
-
-    grips = Bundle("grips")
 
     def __init__(self, runner: asyncio.Runner, world: World) -> None:
         super().__init__()
         self.run = runner.run
         self.world = world
         self.model = Model()
-        self.taken: list[Grip] = []
-        self.highest: dict[str, int] = dict.fromkeys(KEYS, 0)
-        self.run(world.clear())
+        self.grips: dict[str, list[Grip]] = {key: [] for key in KEYS}
+        self.highest = dict.fromkeys(KEYS, 0)
         self.before: dict[str, Seen] = {}
+        self.run(world.clear())
 
     def teardown(self) -> None:
         """Leave every lease."""
-        for grip in self.taken:
+        for grip in itertools.chain(*self.grips.values()):
             self.run(grip.held.release())
 
     # What may happen ------------------------------------------------------------------------------
 
-    @rule(target=grips, key=KEY, holder=HOLDER, rests=st.booleans())
-    def claim(self, key: str, holder: str | None, rests: bool) -> object:
+    @rule(key=KEY, holder=HOLDER, rests=st.booleans())
+    def claim(self, key: str, holder: str | None, rests: bool) -> None:
         """Somebody claims a key."""
-        return self._claim(key, holder, rests=rests)
+        self.run(self._claim(key, holder, rests=rests))
 
-    @rule(grip=grips)
-    def renew(self, grip: Grip) -> None:
-        """A handle renews."""
-        self._agree(self.run(self.world.renew(grip.held)), self.model.renew(grip.handle))
+    @precondition(_is_known)
+    @rule(key=KEY, back=BACK)
+    def renew(self, key: str, back: int) -> None:
+        """A handle renews, whatever has become of its tenure."""
+        self._for(key, back, "renew")
 
-    @rule(grip=grips)
-    def verify(self, grip: Grip) -> None:
-        """A handle asks."""
-        self._agree(self.run(self.world.verify(grip.held)), self.model.verify(grip.handle))
-
-    @rule(grip=grips)
-    def release(self, grip: Grip) -> None:
+    @precondition(_is_known)
+    @rule(key=KEY, back=BACK)
+    def release(self, key: str, back: int) -> None:
         """A handle releases."""
-        self._agree(self.run(self.world.release(grip.held)), self.model.release(grip.handle))
+        self._for(key, back, "release")
 
-    @rule(grips=st.lists(grips, min_size=2, max_size=4, unique_by=id))
-    def renew_together(self, grips: list[Grip]) -> None:
+    @precondition(_is_known)
+    @rule(key=KEY, back=BACK)
+    def verify(self, key: str, back: int) -> None:
+        """A handle asks."""
+        self._for(key, back, "verify")
+
+    @precondition(_is_known)
+    @rule(key=KEY, back=BACK)
+    def write_by_hand(self, key: str, back: int) -> None:
+        """A handle writes without asking."""
+        self._for(key, back, "write_by_hand")
+        assert self.run(self.world.written()) == self.model.written
+
+    @precondition(_is_known)
+    @rule(handles=st.lists(st.tuples(KEY, BACK), min_size=2, max_size=4, unique=True))
+    def renew_together(self, handles: list[tuple[str, int]]) -> None:
         """Several handles renew at once, so that one statement may have several of them."""
+        grips = [grip for key, back in handles for grip in self._find(key, back)]
         answers = self.run(self.world.renew_together([grip.held for grip in grips]))
-        changed = set[str]()
         for grip, answer in zip(grips, answers, strict=True):
             self._agree(answer, self.model.renew(grip.handle))
-            changed |= self.model.changed
-        self.model.changed = changed
 
-    @rule(grip=grips)
-    def run_out(self, grip: Grip) -> None:
-        """The time of a key's last tenure passes, or that of its min_hold."""
-        key = grip.handle.key
-        if self.model.rows[key].state != "free":
-            self._agree(self.run(self.world.run_out(key)), self.model.run_out(key))
+    @precondition(_is_known)
+    @rule(key=KEY, back=BACK, acts=st.lists(st.sampled_from(MEANWHILE), max_size=3))
+    def write(self, key: str, back: int, acts: list[str]) -> None:
+        """A handle writes in a guarded transaction, while other things happen."""
+        for grip in self._find(key, back):
+            self.run(self._write(grip, acts))
+            self.model.guarded.clear()
+            assert self.run(self.world.written()) == self.model.written
 
-    @rule(grip=grips)
-    def write(self, grip: Grip) -> None:
-        """A handle writes in a guarded transaction."""
-        self._agree(self.run(self.world.write(grip.held)), self.model.write(grip.handle))
+    @precondition(_is_known)
+    @rule(key=KEY, back=BACK, act=st.sampled_from([*ENDS, "advance_fences"]))
+    def end(self, key: str, back: int, act: str) -> None:
+        """The time of a key's last tenure passes, or an operator wants it to end, or one handle's, or all of them."""
+        self._for(key, back, act)
 
-    @rule(grip=grips)
-    def write_by_hand(self, grip: Grip) -> None:
-        """A handle writes without asking, whatever became of its lease."""
-        self._agree(self.run(self.world.write_by_hand(grip.held)), self.model.write_by_hand(grip.handle))
+    @precondition(_is_free)
+    @rule()
+    def prune(self) -> None:
+        """An operator prunes."""
+        self.run(self._prune())
 
     # What must be so ------------------------------------------------------------------------------
 
     @invariant()
     def rows_say_what_the_model_says(self) -> None:
-        """Each key has the holder, the fence and the state that the rules give it, and what was written the fence."""
+        """Each key has what the rules give it, and whatever the step was not about is the same version of its row."""
         seen = self.run(self.world.look())
-        told = {key: (row.holder, row.fence, row.state, row.released) for key, row in self.model.rows.items()}
-        assert {key: row[:4] for key, row in seen.items()} == told
-        assert self.run(self.world.written()) == self.model.written
-        # G4, and the half of G6 that can be seen: whatever the call was not about is the same version of the same row.
+        rows = {
+            key: (row.holder, row.fence, row.state, row.released, row.revoked) for key, row in self.model.rows.items()
+        }
+        assert {key: row[:5] for key, row in seen.items() if key} == rows
+        assert (seen[""].fence if "" in seen else None) == self.model.floor
+        # G4, and the half of G6 that can be seen.
         for key in {*seen, *self.before} - self.model.changed:
             assert seen.get(key) == self.before.get(key), f"the row of {key!r} was touched"
+        for key in seen.keys() & self.before.keys():
+            assert seen[key].fence >= self.before[key].fence
         self.before = seen
         self.model.changed = set()
 
-    def _claim(self, key: str, holder: str | None, *, rests: bool) -> object:
-        answer, held = self.run(self.world.claim(key, holder, rests=rests))
-        name = holder or (held.holder if held is not None else "someone else")
-        incumbent = self.before.get(key)
-        if isinstance(answer, Granted) and not answer.joined:
-            # G1, as the server saw it, whatever the model says.
-            assert incumbent is None or incumbent.state == "free", f"{key!r} was granted beside {incumbent}"
-            # G2: of all that were ever granted, whatever has become of the row since.
-            assert answer.fence > self.highest[key], (
-                f"{key!r} was granted with {answer.fence} after {self.highest[key]}"
-            )
+    # The steps ------------------------------------------------------------------------------------
+
+    async def _claim(self, key: str, holder: str | None, *, rests: bool) -> None:
+        incumbent = (await self.world.look()).get(key)
+        answer, held = await self.world.claim(key, holder, rests=rests)
+        if isinstance(answer, Granted):
+            # G1, as the server saw it, and G2, of all that was ever granted for the key: whatever the model says.
+            assert answer.joined or incumbent is None or incumbent.state == "free", f"granted beside {incumbent}"
+            assert answer.fence + answer.joined > self.highest[key], f"granted after {self.highest[key]}"
             self.highest[key] = answer.fence
+        name = holder or ("" if held is None else held.holder)
         self._agree(answer, self.model.claim(key, name))
-        if held is None:
-            return multiple()
-        grip = Grip(held, Handle(key, name, held.fence, began=not held.joined, rests=rests))
-        self.taken.append(grip)
-        return grip
+        if held is not None:
+            self.grips[key].append(Grip(held, Handle(key, name, held.fence, began=not held.joined, rests=rests)))
+
+    def _find(self, key: str, back: int) -> list[Grip]:
+        """Return the handle of a key that so many others came after, if there is one."""
+        return self.grips[key][-1 - back :][:1] if back < len(self.grips[key]) else []
+
+    def _for(self, key: str, back: int, act: str) -> None:
+        for grip in self._find(key, back):
+            self.run(self._act(grip, act))
+
+    async def _write(self, grip: Grip, acts: list[str]) -> None:
+        async def meanwhile() -> None:
+            self._agree("written", self.model.write(grip.handle))
+            for act in acts:
+                await self._act(grip, act)
+
+        answer = await self.world.write(grip.held, meanwhile)
+        if not self.model.guarded:
+            self._agree(answer, self.model.write(grip.handle))
+
+    async def _act(self, grip: Grip, act: str) -> None:
+        """Do something with a handle, or with its key."""
+        held, handle, world, model = grip.held, grip.handle, self.world, self.model
+        if act == "claim":
+            await self._claim(handle.key, None, rests=False)
+        elif act == "prune":
+            await self._prune()
+        elif act == "advance_fences":
+            self._agree(await world.advance_fences(5), model.advance_fences(5))
+        elif act == "run_out":
+            if handle.key in model.rows and model.rows[handle.key].state != "free":
+                self._agree(await world.run_out(handle.key), model.run_out(handle.key))
+        elif act in ENDS:
+            fence = handle.fence if act.endswith("fence") else None
+            force = act.startswith("force")
+            answer = await world.revoke(handle.key, fence, force=force)
+            self._agree(answer, model.revoke(handle.key, fence, force=force))
+        else:
+            self._agree(await getattr(world, act)(held), getattr(model, act)(handle))
+            assert world.facts(held) == model.facts(handle)
+
+    async def _prune(self) -> None:
+        # The first one waits for the transactions that are open, and so would wait for its own guard.
+        if self.model.floor is not None or not self.model.guarded:
+            self._agree(await self.world.prune(), self.model.prune())
 
     def _agree(self, answer: Answer, expected: Answer) -> None:
         assert answer == expected, f"the server's answer is {answer}, the rules' {expected}"

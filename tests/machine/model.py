@@ -33,7 +33,29 @@ class Lost(NamedTuple):
     taken_by: str | None = None
 
 
-Answer: TypeAlias = Granted | Unavailable | Lost | str
+class Swept(NamedTuple):
+    """A prune: how many rows it deleted, how many it could not, and the floor."""
+
+    deleted: int
+    kept: int
+    floor: int
+
+
+class Lifted(NamedTuple):
+    """An advance of all fences, to this one."""
+
+    fence: int
+
+
+class Facts(NamedTuple):
+    """What a handle says without asking anybody."""
+
+    is_held: bool
+    revoked: bool
+    lost: str | None
+
+
+Answer: TypeAlias = Granted | Unavailable | Lost | Swept | Lifted | str
 
 
 @dataclass(slots=True)
@@ -45,12 +67,14 @@ class Row:
         fence: Its fence.
         state: "held", "resting" (released, and kept shut by its min_hold) or "free".
         released: Whether it was left in order; one that ran out was not.
+        revoked: Whether it was asked to give the key up.
     """
 
     holder: str
     fence: int
     state: State = "held"
     released: bool = False
+    revoked: bool = False
 
 
 @dataclass(slots=True)
@@ -63,6 +87,7 @@ class Handle:
         fence: Its fence.
         began: Whether it began the tenure; one that joined releases nothing.
         rests: Whether its min_hold keeps the key shut after a release.
+        revoked: Whether it knows that it was asked to give the key up.
         left: Whether it was released.
         lost: What it was told of the loss, which does not change any more.
     """
@@ -72,6 +97,7 @@ class Handle:
     fence: int
     began: bool
     rests: bool
+    revoked: bool = False
     left: bool = False
     lost: Lost | None = None
 
@@ -82,79 +108,85 @@ class Model:
 
     Attributes:
         rows: The keys that have a row.
+        floor: The fence above which new keys start; None before there was any need for one.
+        guarded: The keys that a transaction keeps shut.
         written: The last fence that was written for a key to what the job writes.
-        changed: The keys whose rows the last call was allowed to change; every other one must be the same to the byte.
+        changed: The keys whose rows may have changed, the floor's being ""; any other must be the same to the byte.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
+    floor: int | None = None
+    guarded: set[str] = field(default_factory=set)
     written: dict[str, int] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
+
+    # Who wants the key ----------------------------------------------------------------------------
 
     def claim(self, key: str, holder: str) -> Answer:
         """A free key is granted with the next fence; one's own live tenure is joined; any other key is refused."""
         row = self.rows.get(key)
         if row is None:
-            return self._grant(key, holder, 1)
-        if row.state == "free":
+            return self._grant(key, holder, (self.floor or 0) + 1)
+        if row.state == "free" and key not in self.guarded:
             return self._grant(key, holder, row.fence + 1)
         if row.state == "held" and row.holder == holder:
-            self.changed = {key}
+            self.changed.add(key)
             return Granted(row.fence, joined=True)
-        self.changed = set()
         return Unavailable(row.holder, row.fence, row.state == "resting")
 
     def _grant(self, key: str, holder: str, fence: int) -> Granted:
         self.rows[key] = Row(holder, fence)
-        self.changed = {key}
+        self.changed.add(key)
         return Granted(fence, joined=False)
 
+    # Who has it -----------------------------------------------------------------------------------
+
     def renew(self, handle: Handle) -> Answer:
-        """A live tenure is renewed; of any other the handle learns why it is over."""
-        return self._use(handle) or self._touch(handle.key, "renewed")
+        """A live tenure is renewed, and told whether it was revoked; of any other the handle learns why it is over."""
+        failed = self._use(handle)
+        if failed is not None:
+            return failed
+        self.changed.add(handle.key)
+        handle.revoked = handle.revoked or self.rows[handle.key].revoked
+        return "renewed"
 
     def write(self, handle: Handle) -> Answer:
-        """A guarded transaction is for a live tenure, and writes its fence."""
+        """A guarded transaction is for a live tenure, writes its fence, and keeps the key shut until it ends."""
         failed = self._use(handle)
-        if failed is None:
-            self.written[handle.key] = handle.fence
-        self.changed = set()
-        return failed or "written"
-
-    def verify(self, handle: Handle) -> Answer:
-        """The server is asked; the handle itself takes no note of what it says."""
-        self.changed = set()
-        return self._known(handle) or self._loss(handle) or "live"
-
-    def release(self, handle: Handle) -> Answer:
-        """A live tenure ends, by the handle that began it and knows of no loss; nothing else is touched."""
-        self.changed = set()
-        if not handle.left and handle.began and handle.lost is None and self._loss(handle) is None:
-            row = self.rows[handle.key]
-            row.state, row.released = ("resting" if handle.rests else "free"), True
-            self.changed = {handle.key}
-        handle.left = True
-        return "released"
-
-    def run_out(self, key: str) -> Answer:
-        """So much time passes that the key is free."""
-        self.rows[key].state = "free"
-        return self._touch(key, "run out")
+        if failed is not None:
+            return failed
+        self.written[handle.key] = handle.fence
+        self.guarded.add(handle.key)
+        return "written"
 
     def write_by_hand(self, handle: Handle) -> Answer:
         """What a handle writes without a guard is accepted unless a higher fence has been written, however late."""
-        self.changed = set()
         if handle.fence < self.written.get(handle.key, 0):
             return "stale"
         self.written[handle.key] = handle.fence
         return "written"
 
-    def _touch(self, key: str, answer: str) -> str:
-        self.changed = {key}
-        return answer
+    def verify(self, handle: Handle) -> Answer:
+        """The server is asked; the handle itself takes no note of what it says."""
+        return self._known(handle) or self._loss(handle) or "live"
+
+    def release(self, handle: Handle) -> Answer:
+        """A live tenure ends, by the handle that began it and knows of no loss; nothing else is touched."""
+        if not handle.left and handle.began and handle.lost is None and self._loss(handle) is None:
+            row = self.rows[handle.key]
+            row.state, row.released = ("resting" if handle.rests else "free"), True
+            self.changed.add(handle.key)
+        handle.left = True
+        return "released"
+
+    def facts(self, handle: Handle) -> Facts:
+        """A handle knows what it was told, and may be relied on until it is left or was told of its end."""
+        told = "revoked" if handle.revoked else None
+        lost = told if handle.lost is None else handle.lost.reason
+        return Facts(not handle.left and handle.lost is None, handle.revoked, lost)
 
     def _use(self, handle: Handle) -> Answer | None:
         """Return how a call on a handle fails, and have the handle remember a loss; None: it does not."""
-        self.changed = set()
         known = self._known(handle)
         if known is None:
             handle.lost = self._loss(handle)
@@ -169,4 +201,55 @@ class Model:
             return Lost("deleted")
         if (row.holder, row.fence) != (handle.holder, handle.fence):
             return Lost("taken_over", row.holder)
-        return None if row.state == "held" else Lost("expired")
+        if row.state == "held":
+            return None
+        return Lost("revoked" if row.revoked else "expired")
+
+    # What may happen to it ------------------------------------------------------------------------
+
+    def run_out(self, key: str) -> Answer:
+        """So much time passes that the key is free."""
+        self.rows[key].state = "free"
+        self.changed.add(key)
+        return "run out"
+
+    def revoke(self, key: str, fence: int | None, *, force: bool) -> Answer:
+        """The key's live tenure is asked to give it up, once; by force it is over, and so is a rest."""
+        row = self.rows.get(key)
+        if row is None:
+            return "unknown"
+        if fence not in {None, row.fence}:
+            return "other_tenure"
+        if row.state == "free":
+            return "free"
+        if not force and (row.state == "resting" or row.revoked):
+            return "resting" if row.state == "resting" else "already_revoked"
+        row.revoked = row.revoked or row.state == "held"
+        self.changed.add(key)
+        if force:
+            row.state = "free"
+        return "expired" if force else "revoked"
+
+    def prune(self) -> Answer:
+        """What is free is deleted unless it is guarded, after the floor was raised to every fence of what is free."""
+        free = {key: row.fence for key, row in self.rows.items() if row.state == "free"}
+        if free:
+            self._raise_floor(max(free.values()))
+        deleted = free.keys() - self.guarded
+        for key in deleted:
+            del self.rows[key]
+        self.changed |= deleted
+        return Swept(len(deleted), len(free) - len(deleted), self.floor or 0)
+
+    def advance_fences(self, by: int) -> Answer:
+        """All fences and the floor become the same one, above every one before; whoever has a key keeps it shut."""
+        fence = max([self.floor or 0, *(row.fence for row in self.rows.values())]) + by
+        self._raise_floor(fence)
+        for row in self.rows.values():
+            row.fence = fence
+        self.changed |= self.rows.keys()
+        return Lifted(fence)
+
+    def _raise_floor(self, fence: int) -> None:
+        self.floor = max(self.floor or 0, fence)
+        self.changed.add("")

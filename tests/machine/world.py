@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, LeaseUnavailableError, acquire
-from tests.machine.model import Answer, Granted, Lost, Unavailable
+from tests.machine.model import Answer, Facts, Granted, Lifted, Lost, Swept, Unavailable
 from tests.support.leftovers import close_pool, expect_no_tasks
 from tests.support.observe import Observer, observing
 from tests.support.typing import Connection, Pool
@@ -37,7 +37,7 @@ WRITE = "INSERT INTO page VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET last_f
 LOOK = """
 SELECT key, holder, fence,
     CASE WHEN expires_at <= clock_timestamp() THEN 'free' WHEN released_at IS NOT NULL THEN 'resting' ELSE 'held' END,
-    released_at IS NOT NULL, lease::text, ctid::text || ' ' || xmin::text, expires_at
+    released_at IS NOT NULL, revoked_at IS NOT NULL, lease::text, ctid::text || ' ' || xmin::text
 FROM lease
 """
 
@@ -49,9 +49,9 @@ class Seen(NamedTuple):
     fence: int
     state: str
     released: bool
+    revoked: bool
     values: str
     version: str
-    expires_at: object
 
 
 class World:
@@ -99,9 +99,27 @@ class World:
         """Release."""
         return await _said(held.release(), "released")
 
+    def facts(self, held: Lease) -> Facts:
+        """Return what the lease says without asking."""
+        return Facts(held.is_held, held.revoked, None if held.lost is None else held.lost.reason)
+
     async def run_out(self, key: str) -> Answer:
         """Move the row's own timestamps."""
-        return await _said(self._observe.expire(key), "run out")
+        await self._observe.expire(key)
+        return "run out"
+
+    async def revoke(self, key: str, fence: int | None, *, force: bool) -> Answer:
+        """Revoke."""
+        return (await self.table.revoke(key, fence=fence, force=force)).outcome
+
+    async def prune(self) -> Answer:
+        """Prune whatever is free."""
+        pruned = await self.table.prune(0)
+        return Swept(pruned.deleted, pruned.kept, pruned.floor)
+
+    async def advance_fences(self, by: int) -> Answer:
+        """Advance all fences."""
+        return Lifted(await self.table.advance_fences(by))
 
     async def write(self, held: Lease, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Answer:
         """Write in a guarded transaction, and let something happen before it ends."""
