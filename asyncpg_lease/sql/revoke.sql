@@ -14,7 +14,7 @@ WITH seen AS (
     FROM lease WHERE key = $1::text AND key <> '' AND $4::text = 'stamp'
 ), revoked AS (
     UPDATE lease AS target SET
-        revoked_at = CASE WHEN target.released_at IS NULL THEN coalesce(target.revoked_at, clock_timestamp()) END,
+        revoked_at = CASE WHEN target.released_at IS NULL THEN coalesce(target.revoked_at, clock_timestamp()) ELSE target.revoked_at END,
         acquired_at = CASE WHEN $3::text::bool THEN least(target.acquired_at, clock_timestamp()) ELSE target.acquired_at END,
         expires_at = CASE
             WHEN $3::text::bool THEN

@@ -167,6 +167,19 @@ async def test_revoke_asks_once_and_keeps_the_first_time(table: LeaseTable, obse
     await held.release()
 
 
+async def test_force_that_ends_a_rest_keeps_when_its_tenure_was_revoked(table: LeaseTable, observe: Observer) -> None:
+    """What was asked of a tenure is told until the next one begins, and a rest is nobody's to be asked."""
+    held = await acquire(table, KEY, min_hold=60)
+    await table.revoke(KEY)
+    await held.release()
+    before = await observe.row(KEY)
+    assert (await table.revoke(KEY, force=True)).outcome == "expired"
+    after = await observe.row(KEY)
+    assert before is not None
+    assert after is not None
+    assert after["revoked_at"] == before["revoked_at"]
+
+
 async def test_tenure_after_a_revocation_is_not_revoked(table: LeaseTable, observe: Observer) -> None:
     """A new tenure clears the request; joining the revoked one does not."""
     held = await acquire(table, KEY, holder="app")
