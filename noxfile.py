@@ -41,7 +41,13 @@ ONCE = [
 ]
 # These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
 _SQL_OF_FENCING = ("bad_input", "elsewhere", "paused", "sql_functions", "sql_rules", "sql_trigger", "stopped_clients")
-ON_THE_SERVER = ["tests/sql", "tests/table", *(f"tests/fencing/test_{name}.py" for name in _SQL_OF_FENCING)]
+ON_THE_SERVER = [
+    "tests/floor",
+    "tests/machine",
+    "tests/sql",
+    "tests/table",
+    *(f"tests/fencing/test_{name}.py" for name in _SQL_OF_FENCING),
+]
 ON_THE_DRIVER = ["tests/cancellation", "tests/faulty", "tests/pools"]
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
 IN_A_CONTAINER = ["tests/containers", "tests/sql", "tests/table", "tests/lease/test_life_cycle.py"]
