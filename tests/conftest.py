@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from blockbuster import BlockBuster
-from hypothesis import HealthCheck, settings
 
 from asyncpg_lease import LeaseTable
 from asyncpg_lease.cli._server import EmbeddedServer
@@ -33,10 +32,6 @@ from tests.support.runs import NOTES
 from tests.support.typing import Pool
 
 pytest_plugins = ["pytester", "tests.support.options", "tests.support.summary"]
-
-# How long an example takes says more of the machine, which others use too, than of what is tested.
-settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared machine")
 
 # A shell's background job (`nox &` in a script) starts with SIGINT ignored, and one under nohup with SIGHUP, which
 # children inherit through exec; Python leaves it so, and neither would reach the processes that the tests interrupt.

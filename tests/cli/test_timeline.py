@@ -5,12 +5,11 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from asyncpg_lease.cli._timeline import Ending, Scale, caption, lay_out, spread
 from asyncpg_lease.cli._verdict import Attempt, Fault, FaultKind, Records, Release
 from tests.cli.test_verdict import GOOD
+from tests.support.examples import given
+from tests.support.examples import strategies as st
 
 BEGUN = GOOD.tenures[0].acquired_at
 LABELS = st.lists(st.tuples(st.floats(0, 80), st.integers(1, 12)), max_size=8).map(sorted)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from asyncpg_lease._options import Options
 from asyncpg_lease._tenure import Tenure, Trust
+from tests.support.examples import given
+from tests.support.examples import strategies as st
 
 times = st.floats(0, 1e9)
 parts = st.floats(0.001, 1)

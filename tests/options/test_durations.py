@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from asyncpg_lease._options import MAX_TTL, MIN_TTL, Options, fold_duration
+from tests.support.examples import example, given, settings
+from tests.support.examples import strategies as st
 
 YEAR = 365 * 86400.0
 DEFAULTS: dict[str, Any] = {

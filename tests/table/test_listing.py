@@ -6,11 +6,11 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from asyncpg_lease import LeaseTable, acquire
 from asyncpg_lease._statements import key_range
+from tests.support.examples import example, given
+from tests.support.examples import strategies as st
 from tests.support.observe import Observer
 
 LAST = chr(sys.maxunicode)
