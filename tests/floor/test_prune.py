@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -12,8 +13,8 @@ import pytest
 from asyncpg_lease import Lease, LeaseTable, LeaseTableError, LeaseUnavailableError, Pruned, acquire
 from asyncpg_lease._driver import ask
 from tests.conftest import MakePool
-from tests.floor.calls import DAY, ISOLATIONS, fill, use
-from tests.sql.calls import STATEMENTS
+from tests.floor.calls import DAY, ISOLATIONS, asleep, fill, use
+from tests.sql.calls import STATEMENTS, sessions
 from tests.support.observe import Observer
 from tests.support.typing import Connection
 from tests.table.roles import MakeRole
@@ -162,14 +163,15 @@ async def test_prune_of_any_number_of_rows_deletes_all(table: LeaseTable, observ
 async def test_prune_in_another_schema_and_under_any_name_keeps_to_its_table(
     make_pool: MakePool, observe: Observer
 ) -> None:
-    """Quotes and dots in a name are the name's, and another table's rows are not touched."""
+    """Quotes and dots in a name are the name's; another table's rows are not touched, nor its claims waited for."""
     pool = await make_pool(max_size=1)
     table = LeaseTable(pool, "le'a\"se.x", schema="My Jobs")
     other = LeaseTable(pool, "lease", schema="other")
     for one in (table, other):
         await one.create()
         await use(one, KEY, 2)
-    assert await table.prune(0) == Pruned(deleted=1, kept=0, floor=2)
+    async with sessions(observe.dsn, 1) as (report,), asleep(observe, report, "FROM other.lease"), asyncio.timeout(10):
+        assert await table.prune(0) == Pruned(deleted=1, kept=0, floor=2)
     assert await other.leases() != []
     assert await table.advance_fences(10) == 12
     assert (await use(table, KEY), await use(other, KEY)) == (13, 3)
