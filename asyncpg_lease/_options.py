@@ -27,11 +27,11 @@ Duration: TypeAlias = float | timedelta
 OnLost: TypeAlias = Literal["cancel", "flag"]
 """What a loss does to the body: cancel it, or only mark the lease as lost."""
 
+MAX_ADVANCE = 2**40
 MAX_TEXT_BYTES = 1024
 MAX_NAME_BYTES = 63
 MIN_TTL = 0.1
 MAX_TTL = 365 * 86400.0
-MAX_ADVANCE = 2**40
 
 
 def check_text(name: str, value: object) -> str:
