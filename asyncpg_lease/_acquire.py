@@ -109,7 +109,8 @@ def lease(  # noqa: PLR0913 - each is an option of its own
         key: what is leased; 1 to 1,024 UTF-8 bytes without NUL. It is not reentrant: a block inside a block of the
             same key waits for itself, or finds the key taken.
         ttl: seconds after the last renewal until others may take over; 0.1 to 31,536,000 (a year).
-        wait: seconds to wait for the key; 0: one try; `math.inf`: for ever.
+        wait: seconds to wait for the key; 0: one try; `math.inf`: for ever. Where a revocation has just taken the key
+            from this pool, the first try comes two polls later, so that others can have it.
         min_hold: seconds from acquiring for which the key stays shut, however early it is released; 0 to a year. For
             a job with a period: longer than the replicas' clocks differ, and clearly shorter than the period.
         on_lost: ``"cancel"`` cancels the body, once, and `LeaseLostError` comes out of the block; ``"flag"``

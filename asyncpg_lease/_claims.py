@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import RETRIED, ask_again, may_have_been_done, terminate
 from asyncpg_lease._jobs import MIN_STINT, SHUTDOWN_LIMIT, Job, deliver, stint_for
-from asyncpg_lease._rows import ClaimRow, claim_row
+from asyncpg_lease._rows import ClaimRow, ReleaseRow, claim_row, release_row
 from asyncpg_lease._tasks import load_backend, start_timer, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
 from asyncpg_lease.schema import settle
@@ -137,11 +137,11 @@ class Claims:
             job.bound(min(job.stint, MIN_STINT))
         return [attempt.settled]
 
-    def release(self, tenure: Tenure, limit: float, min_hold: float = 0.0) -> asyncio.Future[bool]:
+    def release(self, tenure: Tenure, limit: float, min_hold: float = 0.0) -> asyncio.Future[ReleaseRow | None]:
         """Start a release, tried again for at most `limit` seconds where the server is not reached.
 
         Returns:
-            Whether the tenure was live and is released now; or the last error. Nobody needs to
+            What the server said, None where the tenure was over already; or the last error. Nobody needs to
             wait for it: it goes on by itself.
         """
         return self._expire(_Expiry(tenure.key, tenure.holder, tenure.fence, min_hold, local_time() + limit))
@@ -236,17 +236,18 @@ class Claims:
             return None
         return owed
 
-    def _expire(self, expiry: _Expiry) -> asyncio.Future[bool]:
+    def _expire(self, expiry: _Expiry) -> asyncio.Future[ReleaseRow | None]:
         """Release on whatever connection is to be had, again until the server has answered or the time is over."""
-        answer: asyncio.Future[bool] = self._note(asyncio.get_running_loop().create_future())
+        answer: asyncio.Future[ReleaseRow | None] = self._note(asyncio.get_running_loop().create_future())
         self._try_expire(expiry, answer, FIRST_PAUSE)
         return answer
 
-    def _try_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
+    def _try_expire(self, expiry: _Expiry, answer: asyncio.Future[ReleaseRow | None], pause: float) -> None:
         async def work(connection: Connection) -> None:
             released = await _expire_on(connection, self._name.statements.release, expiry)
-            deliver(answer, released or expiry.unheard)
-            if expiry.fence is None and not released:
+            # Of an earlier try only the answer was lost.
+            deliver(answer, ReleaseRow(None) if released is None and expiry.unheard else released)
+            if expiry.fence is None and released is None:
                 # The claim whose answer was lost may be under way still.
                 start_timer(pause, self._sweep, expiry, 2 * pause)
 
@@ -267,7 +268,7 @@ class Claims:
         if not self.closing and not self._connections.pool.is_closing() and local_time() < expiry.until:
             self._try_expire(expiry, self._note(asyncio.get_running_loop().create_future()), pause)
 
-    async def _retry_expire(self, expiry: _Expiry, answer: asyncio.Future[bool], pause: float) -> None:
+    async def _retry_expire(self, expiry: _Expiry, answer: asyncio.Future[ReleaseRow | None], pause: float) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         self._try_expire(expiry, answer, min(2 * pause, MAX_PAUSE))
@@ -298,20 +299,21 @@ class _Expiry:
     unheard: bool = False
 
 
-async def _expire_on(connection: Connection, statement: Statement, expiry: _Expiry) -> bool:
-    """Release; tell whether the tenure was live."""
+async def _expire_on(connection: Connection, statement: Statement, expiry: _Expiry) -> ReleaseRow | None:
+    """Release; return None where the tenure was over already."""
     fence = None if expiry.fence is None else str(expiry.fence)
     args = (expiry.key, expiry.holder, fence, expiry.min_hold)
     try:
-        return bool(await ask_again(connection, statement, *args))
+        rows = await ask_again(connection, statement, *args)
     except asyncio.CancelledError:
         # A loop that is being closed cancels every task, once: again, within the little time that is left.
         expiry.hurried = expiry.unheard = True
         fuse = start_timer(SHUTDOWN_LIMIT, terminate, connection)
         try:
-            return bool(await ask_again(connection, statement, *args))
+            rows = await ask_again(connection, statement, *args)
         finally:
             fuse.cancel()
+    return release_row(rows[0]) if rows else None
 
 
 def _is_contested(row: ClaimRow | None, holder: str) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from asyncpg_lease._claims import Claim
     from asyncpg_lease._guard import Over
     from asyncpg_lease._options import Options
+    from asyncpg_lease._rows import ReleaseRow
     from asyncpg_lease._store import Store
 
 __all__ = ["Holding", "State"]
@@ -77,7 +78,7 @@ class Holding:
         )
         self._draining: asyncio.TimerHandle | None = None
         self._body: Body | None = None
-        self._releasing: asyncio.Future[bool] | None = None
+        self._releasing: asyncio.Future[ReleaseRow | None] | None = None
 
     def __repr__(self) -> str:
         tenure = self.claim.tenure
@@ -221,7 +222,7 @@ class Holding:
         if self.process != os.getpid():
             return None
         renewal = self._stop()
-        waits: list[asyncio.Future[bool] | asyncio.Task[None]] = [] if renewal is None else [renewal]
+        waits: list[asyncio.Future[ReleaseRow | None] | asyncio.Task[None]] = [] if renewal is None else [renewal]
         if self._releasing is not None:
             waits.append(self._releasing)
         return await wait_shielded(waits, limit)
@@ -256,6 +257,8 @@ class Holding:
         self.lost = self._loss(reason, taken_by)
         self.lost.__cause__ = cause
         self._tell_body(str(self.lost))
+        if reason == "revoked":
+            self.store.let_others_first(self.claim.tenure.key)
         if self._notifier.wants(Lost):
             tenure = self.claim.tenure
             self._notifier.tell(
@@ -286,7 +289,9 @@ class Holding:
         if not self.gone:
             self._heartbeat.stop()
             problem = f"the body had not ended within its drain of {self.options.drain:g} s after the revocation"
+            remaining = self.remaining
             self._lose("revoked", None, TimeoutError(problem))
+            self.store.let_others_first(self.claim.tenure.key, remaining)
 
     def _tell_body(self, why: str) -> None:
         """Wake whoever waits for a loss, and cancel the body; before anybody is told who may take his time."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from asyncpg_lease._claims import Claim
+    from asyncpg_lease._rows import ReleaseRow
     from asyncpg_lease._store import Store
     from asyncpg_lease._tenure import Trust
 
@@ -21,21 +22,23 @@ MIN_LIMIT = 0.1
 
 def start_release(
     store: Store, claim: Claim, trust: Trust, min_hold: float, notifier: Notifier
-) -> asyncio.Future[bool]:
+) -> asyncio.Future[ReleaseRow | None]:
     """Start the release, which is tried until the row has run out by itself, and tell the outcome."""
     limit = max(trust.remaining(local_time()), MIN_LIMIT)
     answer = store.claims.release(claim.tenure, limit, min_hold)
-    answer.add_done_callback(lambda done: _tell(done, claim, notifier))
+    answer.add_done_callback(lambda done: _conclude(done, store, claim, notifier))
     return answer
 
 
-def _tell(answer: asyncio.Future[bool], claim: Claim, notifier: Notifier) -> None:
+def _conclude(answer: asyncio.Future[ReleaseRow | None], store: Store, claim: Claim, notifier: Notifier) -> None:
     tenure = claim.tenure
     if answer.cancelled():
         problem = "the event loop was closed"
     elif (error := answer.exception()) is not None:
         problem = repr(error)
-    elif answer.result():
+    elif (row := answer.result()) is not None:
+        if row.shut_for is not None:
+            store.let_others_first(tenure.key, row.shut_for)
         if notifier.wants(Released):
             held_for = local_time() - claim.trust.sent_at
             notifier.tell(Released(key=tenure.key, holder=tenure.holder, fence=tenure.fence, held_for=held_for))

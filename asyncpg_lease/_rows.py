@@ -17,6 +17,7 @@ __all__ = [
     "ClaimRow",
     "GuardRow",
     "LeaseInfo",
+    "ReleaseRow",
     "RenewRow",
     "State",
     "claim_row",
@@ -24,6 +25,7 @@ __all__ = [
     "guard_row",
     "info_row",
     "is_live",
+    "release_row",
     "renew_rows",
     "revocation_row",
 ]
@@ -104,6 +106,12 @@ class RenewRow(NamedTuple):
     revoked: bool
 
 
+class ReleaseRow(NamedTuple):
+    """The answer of release.sql for a tenure that was live; `shut_for`: None where its holder was not asked for it."""
+
+    shut_for: float | None
+
+
 class GuardRow(NamedTuple):
     """The answer of guard.sql; holder and fence are None where there is no row, an old snapshot may lack the latest."""
 
@@ -148,6 +156,12 @@ def guard_row(row: Sequence[object]) -> GuardRow:
         _word(_TRUTHS, revoked),
         _word(_SNAPSHOTS, snapshot),
     )
+
+
+def release_row(row: Sequence[object]) -> ReleaseRow:
+    """Read the row of release.sql; raises as `claim_row` does."""
+    _, shut_for = row
+    return ReleaseRow(None if shut_for is None else _number(float, shut_for))
 
 
 def is_live(row: Sequence[object]) -> bool:

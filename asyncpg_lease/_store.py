@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakSet
 
@@ -11,6 +12,7 @@ from asyncpg_lease._pool import Connections
 from asyncpg_lease._renewals import Renewals
 from asyncpg_lease._rows import LeaseInfo, info_row
 from asyncpg_lease._statements import IDENTITY, TableName
+from asyncpg_lease._tasks import start_timer
 from asyncpg_lease.schema import explain, settle
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Store:
         self.claims: Claims = Claims(self.connections, name)
         self.renewals: Renewals = Renewals(self.connections, name)
         self._identity: Row | None = None
+        self._standing_back: dict[str, asyncio.TimerHandle] = {}
         self._others: WeakSet[asyncpg.Connection[Any]] = WeakSet()
 
     def __repr__(self) -> str:
@@ -83,6 +86,26 @@ class Store:
 
             self._identity = await self.connections.run("which database this is", work, IDENTITY_LIMIT)
         return self._identity
+
+    def let_others_first(self, key: str, shut_for: float = 0.0) -> None:
+        """Have waiting calls that begin now stand back until others can have had the key: two polls after it opens.
+
+        Or whoever was asked for it would have it again, since those who wait look once a poll.
+        """
+        delay = max(shut_for, 0.0) + 2 * self.poll
+        if self.stands_back_for(key) < delay:
+            if key in self._standing_back:
+                self._standing_back[key].cancel()
+            # It also keeps the store of a pool's default table alive until then.
+            self._standing_back[key] = start_timer(delay, self._stand_again, key)
+
+    def _stand_again(self, key: str) -> None:
+        del self._standing_back[key]
+
+    def stands_back_for(self, key: str) -> float:
+        """Return for how many seconds a waiting call for the key is to let others go first."""
+        timer = self._standing_back.get(key)
+        return 0.0 if timer is None else max(timer.when() - asyncio.get_running_loop().time(), 0.0)
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the driver's error in this library's words, where it has any."""

@@ -28,6 +28,8 @@ LAST_TRY = 0.25
 async def obtain(store: Store, make: Callable[[], ClaimRequest], wait: float, notifier: Notifier) -> Claim:
     """Claim a key, waiting for it for at most `wait` seconds; each try has a request of its own.
 
+    Where this replica was asked to give the key up, others go first.
+
     Raises:
         LeaseUnavailableError: somebody else has it, and `wait` is 0.
         LeaseTimeoutError: somebody else still had it when the wait was over, or the server was not to be
@@ -38,6 +40,11 @@ async def obtain(store: Store, make: Callable[[], ClaimRequest], wait: float, no
     waiting = False
     while True:
         request = make()
+        if not waiting and wait > 0 and (aside := store.stands_back_for(request.key)) > 0:
+            waiting = True
+            _tell_waiting(notifier, request, None, wait)
+            await asyncio.sleep(min(aside, wait))
+            continue
         left = wait - (local_time() - started)
         limit = request.ttl if wait == 0 else min(request.ttl, max(left, 0.0) + LAST_TRY)
         failure: Exception | None = None

@@ -7,7 +7,8 @@
 -- The row runs out now, or when min_hold counted from acquired_at is over. released_at keeps a resting row
 -- from being renewed, joined or guarded meanwhile. The microsecond and least() keep lease_validity also for
 -- a lease that is released at once, and after the server's clock stepped back.
--- Answers one row with the fence that was released, or a null where the tenure was over already.
+-- Answers one row with the fence that was released, or a null where the tenure was over already, and for how many
+-- seconds more the key is shut, if its holder was asked for it (null: it was not): others are to have it then.
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH released AS (
     UPDATE lease SET
@@ -19,6 +20,10 @@ WITH released AS (
         released_at = clock_timestamp()
     WHERE key = $1::text AND holder = $2::text AND fence = coalesce($3::text::bigint, fence)
         AND released_at IS NULL AND expires_at > clock_timestamp() AND $5::text = 'stamp'
-    RETURNING fence
+    RETURNING fence, expires_at, revoked_at
 )
-SELECT released.fence, own.stamp FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN released ON true
+SELECT
+    released.fence,
+    CASE WHEN revoked_at IS NOT NULL THEN (extract(epoch FROM expires_at) - extract(epoch FROM clock_timestamp()))::float8 END,
+    own.stamp
+FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN released ON true
