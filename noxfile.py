@@ -193,6 +193,19 @@ def fencing(session: nox.Session) -> None:
             session.run(*run, f"--programs={programs}")
 
 
+@nox.session
+def machine(session: nox.Session) -> None:
+    """Run 2,000 random histories beside a model, and 10,000 acquisitions with crashes, revokes and prunes in between.
+
+    Arguments are those of tests/machine/run.py, for one of the two.
+    """
+    install_package(session)
+    runs = [session.posargs] if session.posargs else [["histories"], ["acquisitions"]]
+    with outside_the_checkout() as copy, session.chdir(copy):
+        for run in runs:
+            session.run("python", "-m", "tests.machine.run", *run)
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run the suite on the installed wheel, on each Python; measure its branches on the oldest."""

@@ -1,38 +1,26 @@
-"""Acquire keys in several processes, kill those, revoke, prune and advance fences, and look at what came of it.
+"""Processes that acquire keys and are killed in the middle, while their keys are revoked, pruned and advanced.
 
-    python -m tests.machine.long_run [--acquisitions 10000] [--seed N] [--programs DIR]
-
-Fails if a fence was out of order, if two bodies of a key ran at once, if a lower fence was written after a higher one,
-if a key could not be acquired in the end, or if something that was to be seen was not. The seed makes who does what;
-what meets what is the machine's.
+A seed makes who does what; what meets what is the machine's.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import logging
 import os
 import random
-import secrets
 import signal
-import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 
 from asyncpg_lease import LeaseTable, acquire
-from asyncpg_lease.cli._server import EmbeddedServer
-from tests.machine.long_run_history import Body, History, Write, complaints, summary, unseen
+from tests.machine.long_run_history import Body, History, Write, unseen
 from tests.machine.long_run_worker import KEYS, SLOW, TTL, WRITTEN, work
 from tests.machine.world import JOB
-from tests.support.databases import TEST_SETTINGS, Server
-from tests.support.loops import run
 from tests.support.processes import Child, Spawn, spawning
 
 PROCESSES = 3
@@ -196,33 +184,3 @@ async def run_long(dsn: str, acquisitions: int, seed: int) -> History:
         await table.aclose()
         parent.history.writes = [Write(*row) for row in await pool.fetch("SELECT number, key, fence FROM written")]
     return parent.history
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run what the command line says, print the results, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.machine.long_run")
-    parser.add_argument("--acquisitions", type=int, default=10_000, help="so many at least (%(default)s)")
-    parser.add_argument("--seed", type=int, help="of an earlier run, to have its choices again")
-    parser.add_argument(
-        "--programs", type=Path, metavar="DIR", help="where initdb, pg_ctl and postgres are; the wheel's"
-    )
-    options = parser.parse_args(arguments)
-    # Every revoke is told.
-    logging.disable(logging.CRITICAL)
-    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-    started = time.monotonic()
-    with EmbeddedServer(TEST_SETTINGS, programs=options.programs) as embedded:
-        server = Server.at(embedded.dsn, "embedded")
-        server.make_connecting_cheap()
-        sys.stdout.write(f"PostgreSQL {server.major}, --acquisitions {options.acquisitions} --seed {seed}\n")
-        sys.stdout.flush()
-        with server.database() as dsn:
-            history = run(run_long(dsn, options.acquisitions, seed))
-    wrong = complaints(history, least=options.acquisitions)
-    lines = [*summary(history), f"in {time.monotonic() - started:.0f} s", *wrong]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

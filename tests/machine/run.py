@@ -1,0 +1,76 @@
+"""The long forms of the tests in this folder, on a server of their own.
+
+    python -m tests.machine.run histories [--number 2000] [--seed N] [--programs DIR]
+    python -m tests.machine.run acquisitions [--number 10000] [--seed N] [--programs DIR]
+
+The first runs random histories on a server and on the model, and makes one that fails as short as it can be. The same
+seed and number make the same histories.
+
+The second fails if a fence was out of order, if two bodies of a key ran at once, if a lower fence was written after a
+higher one, if a key could not be acquired in the end, or if something that was to be seen was not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from asyncpg_lease.cli._server import EmbeddedServer
+from tests.machine.long_run import run_long
+from tests.machine.long_run_history import complaints, summary
+from tests.machine.machine import run_histories
+from tests.support.databases import TEST_SETTINGS, Server
+from tests.support.loops import run
+
+NUMBERS = {"histories": 2000, "acquisitions": 10_000}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the command line says, print what came of it, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.machine.run")
+    parser.add_argument("what", choices=NUMBERS)
+    parser.add_argument("--number", type=int, help=f"so many at least ({NUMBERS})")
+    parser.add_argument("--seed", type=int, help="of an earlier run, to have it again")
+    parser.add_argument(
+        "--programs", type=Path, metavar="DIR", help="where initdb, pg_ctl and postgres are; the wheel's"
+    )
+    options = parser.parse_args(arguments)
+    number = options.number or NUMBERS[options.what]
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    # Every loss and every revocation would be told; they are the subject.
+    logging.disable(logging.CRITICAL)
+    started = time.monotonic()
+    with EmbeddedServer(TEST_SETTINGS, programs=options.programs) as embedded:
+        server = Server.at(embedded.dsn, "embedded")
+        server.make_connecting_cheap()
+        _say(f"PostgreSQL {server.major}, {options.what} --number {number} --seed {seed}")
+        with server.database() as dsn:
+            wrong = _run_histories(dsn, number, seed) if options.what == "histories" else _run_long(dsn, number, seed)
+    _say(*wrong, f"in {time.monotonic() - started:.0f} s")
+    return 1 if wrong else 0
+
+
+def _run_histories(dsn: str, number: int, seed: int) -> list[str]:
+    # One that fails comes out as an error, after its steps have been printed.
+    run_histories(dsn, number=number, of_seed=seed, shrink=True)
+    return []
+
+
+def _run_long(dsn: str, number: int, seed: int) -> list[str]:
+    history = run(run_long(dsn, number, seed))
+    _say(*summary(history))
+    return complaints(history, least=number)
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
