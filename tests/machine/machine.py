@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Act(NamedTuple):
 class Together(NamedTuple):
     """Several handles renew at once, so that one statement may have several of them."""
 
-    handles: list[tuple[str, int]]
+    handles: tuple[tuple[str, int], ...]
 
 
 class Write(NamedTuple):
@@ -61,27 +62,30 @@ class Operate(NamedTuple):
     act: str
 
 
-_KEY = st.sampled_from(KEYS)
-_BACK = st.sampled_from([0, 0, 1, 1, 2])
+_HANDLES = list(itertools.product(KEYS, (0, 1, 2)))
+_LIKELY = list(itertools.product(KEYS, (0, 0, 1, 1, 2)))
 
 
-def _acts(*acts: str) -> st.SearchStrategy[Act]:
-    return st.builds(Act, _KEY, _BACK, st.sampled_from(acts))
+def _acts(*acts: str) -> list[Act]:
+    return [Act(key, back, act) for act in acts for key, back in _LIKELY]
 
 
-def _claims() -> st.SearchStrategy[Claim]:
-    return st.builds(Claim, _KEY, st.sampled_from([None, "red", "red", "blue"]), st.booleans())
+_CLAIMS = [Claim(*each) for each in itertools.product(KEYS, (None, "red", "red", "blue"), (False, True))]
+_WRITES = [Write(*handle, meanwhile) for meanwhile in MEANWHILE for handle in _LIKELY]
+_TOGETHER = [Together(handles) for count in (2, 3) for handles in itertools.combinations(_HANDLES, count)]
+_OPERATE = [Operate(act) for act in ("prune", "prune", "prune", "advance_fences")]
 
-
-STEP: st.SearchStrategy[Claim | Act | Together | Write | Operate] = st.one_of(
-    # Often, since the others need a tenure.
-    *(_claims() for _ in range(4)),
+# Each kind as often as it stands here; claims often, since the others need a tenure.
+_KINDS: list[Sequence[Claim | Act | Together | Write | Operate]] = [
+    *[_CLAIMS] * 4,
     *(_acts(act) for act in ("renew", "release", "release", "run_out", "verify", "write_by_hand")),
-    *(_acts("revoke", *REVOKES) for _ in range(2)),
-    *(st.builds(Write, _KEY, _BACK, st.sampled_from(MEANWHILE)) for _ in range(2)),
-    st.builds(Together, st.lists(st.tuples(_KEY, _BACK), min_size=2, max_size=4)),
-    *(st.builds(Operate, st.sampled_from(["prune", "prune", "prune", "advance_fences"])) for _ in range(2)),
-)
+    *[_acts("revoke", *REVOKES)] * 2,
+    *[_WRITES] * 4,
+    _TOGETHER,
+    *[_OPERATE] * 2,
+]
+# Few choices a step, so that a history that fails is soon a short one.
+STEP = st.one_of(*(st.sampled_from(kind) for kind in _KINDS))
 
 
 @dataclass(slots=True)
@@ -152,7 +156,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 for grip in self._find(key, back):
                     await self._act(grip, act)
             case Together(handles):
-                await self._renew_together([grip for handle in dict.fromkeys(handles) for grip in self._find(*handle)])
+                await self._renew_together([grip for handle in handles for grip in self._find(*handle)])
             case Write(key, back, acts):
                 for grip in self._find(key, back):
                     await self._write(grip, acts)
