@@ -120,7 +120,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
             your word that all who use the name may work at once.
         heartbeat: seconds from one renewal to the next; None: ttl / 3.
         grace: seconds before the end of trust at which the lease is given up; None: ttl / 10.
-        drain: seconds that the body has to end in after the lease was revoked, 0 to a year; None: ttl. It is renewed
+        drain: seconds that the body has to end in after the lease was revoked, 0.1 to a year; None: ttl. It is renewed
             until then, and given up after that, which is an error.
         observer: called with every event of this lease, beside the table's own, or a list or tuple of such; in a
             thread, see `asyncpg_lease.events.Observer`.

@@ -1,4 +1,4 @@
-"""The body of a block: the task that runs it, and the one cancellation that a loss may ask of it."""
+"""The body of a block: the task that runs it, and the cancellations that a lease may ask of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Body"]
 
 
 class Body:
-    """Cancels the task that entered a block at most once, and takes exactly that request back.
+    """Cancels the task that entered a block, and takes exactly those requests back.
 
-    The edge semantics of asyncio.timeout: the body is cancelled once, so that its own clean-up can await,
-    and what others asked of the task meanwhile stays asked.
+    The edge semantics of asyncio.timeout: each reason to stop cancels the body once, so its clean-up can await, and
+    what others asked of the task meanwhile stays asked.
     """
 
     __slots__ = ("_asked", "_before", "_ended", "_task")
@@ -27,7 +27,7 @@ class Body:
         # Weakly: the timer of all leases knows the body, and must not keep a task that is over, nor its context.
         self._task = ref(task)
         self._before = task.cancelling()
-        self._asked = False
+        self._asked = 0
         self._ended = False
 
     def __repr__(self) -> str:
@@ -35,17 +35,17 @@ class Body:
         return "<Body of a task that is gone>" if task is None else f"<Body in {task.get_name()!r}>"
 
     def cancel(self, message: str) -> None:
-        """Cancel the body, unless it has ended or was cancelled already."""
+        """Cancel the body, unless it has ended."""
         task = self._task()
-        if not self._ended and not self._asked and task is not None:
-            self._asked = task.cancel(message)
+        if not self._ended and task is not None and task.cancel(message):
+            self._asked += 1
 
     def end(self) -> None:
         """Take note that the body has ended: nothing is to be cancelled any more."""
         self._ended = True
 
     async def settle(self, *, delivered: bool) -> tuple[bool, asyncio.CancelledError | None]:
-        """Take the request back, and with it a cancellation that was not `delivered` to the body.
+        """Take the requests back, and with them a cancellation that was not `delivered` to the body.
 
         Returns:
             Whether others ask for this task's cancellation as well, and a cancellation that came just now.
@@ -55,15 +55,15 @@ class Body:
         pending: asyncio.CancelledError | None = None
         task = asyncio.current_task()
         own = self._task() is task
-        if self._asked and own and not delivered:
+        if own and self._asked > delivered:
             # A request that the body never met would come out of the next await after the block.
             pending = await wait_turn()
         self.abandon()
         return task is None or not own or task.cancelling() > self._before, pending
 
     def abandon(self) -> None:
-        """Take the request back where nothing may be awaited."""
+        """Take the requests back where nothing may be awaited."""
         task = self._task()
-        if self._asked and task is not None:
+        while self._asked and task is not None:
             task.uncancel()
-        self._asked = False
+            self._asked -= 1

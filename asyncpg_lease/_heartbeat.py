@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from asyncpg_lease.errors import LossReason
 
 __all__ = ["Heartbeat", "loss_of"]
+
+logger = logging.getLogger("asyncpg_lease")
 
 MAX_TICK = 1.0
 """Seconds after which the clock is read at the latest: the loop's timers do not count a suspended machine."""
@@ -256,15 +259,25 @@ class _Keeper:
         now = local_time()
         blocked = max(now - self._expected, 0.0)
         self._lag += blocked
-        # What has to be done comes before what is only told.
-        for heartbeat in tuple(self._kept):
+        try:
+            for heartbeat in tuple(self._kept):
+                self._look_after(heartbeat, blocked, now)
+        finally:
+            # Whatever happened, or no lease of the table would ever be given up.
+            if self._kept:
+                tick = min(_tick_of(heartbeat.trust) for heartbeat in self._kept)
+                deadline = min(heartbeat.trust.deadline for heartbeat in self._kept)
+                self._schedule(min(now + tick, deadline), now)
+
+    def _look_after(self, heartbeat: Heartbeat, blocked: float, now: float) -> None:
+        try:
+            # What has to be done comes before what is only told.
             if not heartbeat.check_deadline(now) and heartbeat.is_due(now):
                 heartbeat.begin(self._tasks)
             heartbeat.report_late(blocked, now)
-        if self._kept:
-            tick = min(_tick_of(heartbeat.trust) for heartbeat in self._kept)
-            deadline = min(heartbeat.trust.deadline for heartbeat in self._kept)
-            self._schedule(min(now + tick, deadline), now)
+        except Exception:
+            # One lease must not cost the others their deadlines.
+            logger.exception("lease heartbeat failed: %r", heartbeat, extra={"lease_key": heartbeat.tenure.key})
 
 
 def _tick_of(trust: Trust) -> float:

@@ -53,6 +53,8 @@ class Holding:
         lost: why the body has to stop; with a revocation the tenure is held for as long as that takes.
         gone: whether the tenure is over, or no longer certain: nothing of it is to be released.
         revoked: whether an operator has asked to give it up.
+        stopping: set when the body has to stop, or has.
+        over: set when it is gone, or was left.
     """
 
     def __init__(self, store: Store, claim: Claim, options: Options, notifier: Notifier) -> None:
@@ -64,7 +66,8 @@ class Holding:
         self.lost: LeaseLostError | None = None
         self.gone: bool = False
         self.revoked: bool = False
-        self.ended: asyncio.Event = asyncio.Event()
+        self.stopping: asyncio.Event = asyncio.Event()
+        self.over: asyncio.Event = asyncio.Event()
         self.store: Store = store
         self.options: Options = options
         self._notifier = notifier
@@ -126,15 +129,15 @@ class Holding:
             reason: LossReason = "stalled"
             raise self._loss(reason, None)
 
-    async def wait_ended(self) -> LeaseLostError | None:
-        """Wait until it is lost or left; before it is entered nobody else keeps its deadline."""
-        while self.state is State.CLAIMED and not self.ended.is_set():
+    async def wait_for(self, event: asyncio.Event) -> LeaseLostError | None:
+        """Wait until it is `stopping` or `over`; before it is entered nobody else keeps its deadline."""
+        while self.state is State.CLAIMED and not event.is_set():
             with suppress(TimeoutError):
                 # uvloop's timers are up to a millisecond early.
                 async with asyncio.timeout(max(self._heartbeat.trust.deadline - local_time(), MIN_WAIT)):
-                    await self.ended.wait()
+                    await event.wait()
             self._check_deadline()
-        await self.ended.wait()
+        await event.wait()
         return self.lost
 
     def abandon(self) -> None:
@@ -233,7 +236,8 @@ class Holding:
         if self.state is State.LEFT:
             return renewal
         self.state = State.LEFT
-        self.ended.set()
+        self.stopping.set()
+        self.over.set()
         if self._draining is not None:
             self._draining.cancel()
         if not self.gone and self.claim.began and self._has_loop():
@@ -256,6 +260,7 @@ class Holding:
         self.gone = True
         self.lost = self._loss(reason, taken_by)
         self.lost.__cause__ = cause
+        self.over.set()
         self._tell_body(str(self.lost))
         if reason == "revoked":
             self.store.let_others_first(self.claim.tenure.key)
@@ -295,7 +300,7 @@ class Holding:
 
     def _tell_body(self, why: str) -> None:
         """Wake whoever waits for a loss, and cancel the body; before anybody is told who may take his time."""
-        self.ended.set()
+        self.stopping.set()
         if self._body is not None and self.options.on_lost == "cancel":
             self._body.cancel(why)
 

@@ -145,8 +145,18 @@ class Lease:
         self._holding.raise_if_lost()
 
     async def wait_lost(self) -> LeaseLostError | None:
-        """Wait until the lease is lost or revoked; return the loss, or None where it was left without one."""
-        return await self._holding.wait_ended()
+        """Wait until the lease is lost or revoked; return the loss, or None where it was left without one.
+
+        Of one that is revoked it returns at once: `wait_over` waits for what comes after.
+        """
+        return await self._holding.wait_for(self._holding.stopping)
+
+    async def wait_over(self) -> LeaseLostError | None:
+        """Wait until the lease is not held any more; return the loss, or None where it was left without one.
+
+        Of one that is revoked: until it was given up after its `drain`, or lost to somebody else, or left.
+        """
+        return await self._holding.wait_for(self._holding.over)
 
     async def verify(self) -> None:
         """Ask the server whether the tenure is live, at this moment; cancels nothing, renews nothing.

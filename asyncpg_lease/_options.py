@@ -184,7 +184,7 @@ class Options:
             holder=None if holder is None else check_text("holder", holder),
             heartbeat=seconds / 3 if heartbeat is None else fold_duration("heartbeat", heartbeat, 0.01, MAX_TTL),
             grace=seconds / 10 if grace is None else fold_duration("grace", grace, 0.0, MAX_TTL),
-            drain=seconds if drain is None else fold_duration("drain", drain, 0.0, MAX_TTL),
+            drain=seconds if drain is None else fold_duration("drain", drain, MIN_TTL, MAX_TTL),
         )
         if folded.label is not None and folded.holder is not None:
             msg = "label and holder exclude each other: an explicit holder is used as it is"

@@ -6,8 +6,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import asyncpg
+
 from asyncpg_lease._driver import ask_again, unreadable
 from asyncpg_lease._rows import LeaseInfo, revocation_row
+from asyncpg_lease.errors import LeaseTableError
 from asyncpg_lease.schema import settle
 
 if TYPE_CHECKING:
@@ -35,8 +38,8 @@ _SENTENCES: Mapping[RevocationOutcome, str] = {
         "its row has run out, and others may start now; a body that still runs learns of it by its next renewal, and"
         " what it writes until then must be refused by its fence"
     ),
-    "already_revoked": "its holder was asked before, and its body has not ended yet; force=True ends the tenure",
-    "other_tenure": "the tenure that was to be revoked is over already; this one was not touched",
+    "already_revoked": "its holder was asked before, and has not released it yet; force=True ends the tenure",
+    "other_tenure": "it is not the tenure that was to be revoked, and was not touched",
     "resting": "it was released already, and rests under its min_hold; force=True opens it at once",
     "free": "nobody has it",
     "unknown": "there is no such key",
@@ -44,6 +47,12 @@ _SENTENCES: Mapping[RevocationOutcome, str] = {
 _OUTCOMES: Mapping[str, RevocationOutcome] = {
     outcome: outcome for outcome in _SENTENCES if outcome != "unknown"
 }  # the statement answers no row for that one
+
+LOCK_LIMIT = 10.0
+"""Seconds to wait for a row that another session has locked."""
+
+RACES = 20
+"""How often a row may change between a look and a write before it is not changes that keep it from being written."""
 
 logger = logging.getLogger("asyncpg_lease")
 
@@ -64,8 +73,12 @@ class Revocation:
 
     def __str__(self) -> str:
         """Say what came of it, and what that means for a body that still runs."""
-        who = "" if self.info is None else f" of {self.info.holder!r} with fence {self.info.fence}"
-        return f"lease {self.key!r}{who}: {self.outcome}: {_SENTENCES[self.outcome]}"
+        who, sentence = "", _SENTENCES[self.outcome]
+        if self.info is not None:
+            who = f" of {self.info.holder!r} with fence {self.info.fence}"
+            if self.outcome == "expired" and self.info.released_at is not None:
+                sentence = "it was released already, and does not rest any more"
+        return f"lease {self.key!r}{who}: {self.outcome}: {sentence}"
 
 
 async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limit: float) -> Revocation:
@@ -73,9 +86,13 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
 
     async def work(connection: Connection) -> Revocation:
         await settle(connection, store.name)
-        while True:
-            arguments = (key, None if fence is None else str(fence), str(force))
-            rows = await ask_again(connection, store.name.statements.revoke, *arguments)
+        arguments = (key, None if fence is None else str(fence), str(force), str(round(1000 * LOCK_LIMIT)))
+        for _ in range(RACES):
+            try:
+                rows = await ask_again(connection, store.name.statements.revoke, *arguments)
+            except asyncpg.LockNotAvailableError as error:
+                msg = f"another session has the row of lease {key!r} locked: nothing was changed, try again later"
+                raise TimeoutError(msg) from error
             if not rows:
                 return Revocation(key, "unknown", None)
             word, info = revocation_row(rows[0])
@@ -85,8 +102,18 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
             if word not in _OUTCOMES:
                 raise unreadable(word)
             return Revocation(key, _OUTCOMES[word], info)
+        problem = f"the row of lease {key!r} cannot be changed: row-level security or a trigger keeps it from this role"
+        raise LeaseTableError(store.name.quoted, problem)
 
     revocation = await store.connections.run(f"the revocation of {key!r}", work, limit)
-    extra = {"lease_key": key, "lease_outcome": revocation.outcome, "lease_force": force}
-    logger.log(logging.WARNING if revocation.outcome == "expired" else logging.INFO, "%s", revocation, extra=extra)
+    level = logging.WARNING if revocation.outcome == "expired" else logging.INFO
+    info = revocation.info
+    extra = {
+        "lease_key": key,
+        "lease_holder": None if info is None else info.holder,
+        "lease_fence": None if info is None else info.fence,
+        "lease_outcome": revocation.outcome,
+        "lease_force": force,
+    }
+    logger.log(level, "lease revocation: %s", revocation, extra=extra)
     return revocation

@@ -41,7 +41,7 @@ because the event loop or the whole process stood still. ``revoked``: an operato
 _LOSSES: Mapping[LossReason, str] = {
     "taken_over": "another tenure has the key",
     "expired": "the row ran out",
-    "revoked": "an operator asked to give it up",
+    "revoked": "an operator wants the key",
     "deleted": "the row is gone",
     "unreachable": "no renewal was confirmed in time",
     "stalled": "the event loop or the process stood still for too long",
@@ -161,10 +161,19 @@ class LeaseLostError(LeaseError):
         self.fence = fence
         self.reason: LossReason = reason
         self.taken_by = taken_by
+        whose = f"lease {key!r} of {holder!r} with fence {fence}"
+        if reason == "revoked":
+            super().__init__(
+                f"{whose} is revoked: an operator wants the key, or has ended the tenure; end the job, whose clean-up"
+                " may write for as long as is_held is true"
+            )
+            return
         by = "" if taken_by is None else f" ({taken_by!r})"
+        what = _LOSSES[reason]
+        if taken_by == holder:
+            what, by = "its own holder has another fence: a new tenure, or all fences were advanced", ""
         super().__init__(
-            f"lease {key!r} of {holder!r} with fence {fence} is lost: {reason}, {_LOSSES[reason]}{by};"
-            " stop the job, its further writes must be refused by their fence"
+            f"{whose} is lost: {reason}, {what}{by}; stop the job, its further writes must be refused by their fence"
         )
 
 

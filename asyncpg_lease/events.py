@@ -42,7 +42,11 @@ logger: logging.Logger = logging.getLogger("asyncpg_lease")
 
 
 How: TypeAlias = Literal["fresh", "taken_over", "joined"]
-"""How a claim was granted: on a new key, over a tenure that is over, or into a live tenure of the same holder."""
+"""How a claim was granted.
+
+``fresh``: on a key that is new or was released. ``taken_over``: over a tenure that ran out or was ended by force.
+``joined``: into a live tenure of the same holder.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

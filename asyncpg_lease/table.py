@@ -159,8 +159,10 @@ class LeaseTable:
         """Have a key given up, so that another replica can have it; without two working at once.
 
         The holder learns of it by its next renewal, within its `heartbeat`: its body is cancelled, or flagged, and
-        renewals go on until it has ended, so that nobody starts before that. Then the lease is released. A body that
-        has not ended after the lease's `drain` is an error in its log, and the lease is given up and runs out.
+        renewals go on until it has ended, so that nobody starts before that. Then the lease is released, and this
+        replica lets others go first. A body that has not ended after the lease's `drain` is an error in its log, and
+        the lease is given up and runs out. Where several handles share the tenure, by an explicit holder, the one that
+        began it releases it, whether the others have ended or not; nobody joins it any more.
 
         By force the row runs out at once, resting or not, and whoever waits starts. The body that still runs finds
         out by its next renewal, at the latest when its trust ends: until then two may work, unless what they write is
@@ -178,7 +180,8 @@ class LeaseTable:
         Raises:
             TypeError, ValueError: the key or the fence cannot be one.
             LeaseTableError: there is no such table, or no right to change it.
-            TimeoutError: no connection or no answer within 30 s: another session may have the row locked.
+            TimeoutError: another session has the row locked, for 10 s, and nothing was changed; or no connection or no
+                answer within 30 s, after which, as after a cancellation, it may have been done.
 
         Example:
             ```python

@@ -48,6 +48,7 @@ LEASE = [
     "transaction",
     "verify",
     "wait_lost",
+    "wait_over",
 ]
 
 TABLE = ["aclose", "advance_fences", "create", "get", "leases", "name", "prune", "revoke", "verify"]

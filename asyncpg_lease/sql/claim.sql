@@ -4,7 +4,8 @@
 -- fence the key had before. Who gets nothing writes nothing, locks nothing and waits for nobody (but for an
 -- uncommitted first insert of the same key).
 --   seen   what is there, without a lock
---   mine   this holder's own live tenure, locked so that the fenced transactions of its other handles let it pass
+--   mine   this holder's own live tenure, locked so that the fenced transactions of its other handles let it pass; not
+--          one that was asked to give the key up, which would be kept alive by whoever joins it again and again
 --   ended  the row, locked, if it ran out; SKIP LOCKED, because a row that somebody else has locked is being
 --          claimed or guarded: not ours now, and not worth a wait. FOR UPDATE, because that alone waits for a
 --          fenced transaction's FOR KEY SHARE.
@@ -20,7 +21,7 @@ WITH seen AS (
 ), mine AS (
     SELECT key, holder, released_at, true AS live FROM lease
     WHERE key = $1::text AND holder = $2::text AND released_at IS NULL AND expires_at > clock_timestamp()
-        AND (SELECT holder = $2::text FROM seen) AND $4::text = 'stamp'
+        AND revoked_at IS NULL AND (SELECT holder = $2::text FROM seen) AND $4::text = 'stamp'
     FOR NO KEY UPDATE SKIP LOCKED
 ), ended AS (
     SELECT key, holder, released_at, false AS live FROM lease
@@ -35,7 +36,7 @@ WITH seen AS (
         acquired_at = CASE WHEN free.live THEN least(target.acquired_at, clock_timestamp()) ELSE clock_timestamp() END,
         expires_at = greatest(CASE WHEN free.live THEN target.expires_at END, clock_timestamp() + make_interval(secs => $3::float8)),
         released_at = NULL,
-        revoked_at = CASE WHEN free.live THEN target.revoked_at END
+        revoked_at = NULL
     FROM free
     WHERE target.key = free.key
     RETURNING

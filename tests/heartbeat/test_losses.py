@@ -216,3 +216,29 @@ async def test_renewal_of_one_of_many_leases_that_is_lost_leaves_the_others(
     assert [held.is_held for held in leases] == [True, False, True]
     for held in leases:
         await held.__aexit__(None, None, None)
+
+
+async def test_lease_that_cannot_be_looked_after_costs_no_other_its_deadline(
+    make_pool: MakePool, table: LeaseTable, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error in the upkeep of one lease is logged, and the others of its table are renewed and given up in time."""
+    assert table.name
+    pool = await make_pool(proxy.dsn)
+
+    def fail(now: float) -> bool:
+        raise ValueError(now)
+
+    async with lease(pool, "broken", ttl=60) as broken:
+        heartbeat = broken._holding._heartbeat
+        heartbeat.check_deadline = fail  # type: ignore[method-assign]
+        with pytest.raises(LeaseLostError):
+            async with lease(pool, "whole", ttl=0.6) as whole:
+                expires_at = whole.expires_at
+                await until(lambda: whole.expires_at > expires_at)
+                proxy.freeze()
+                await asyncio.sleep(60)
+        proxy.thaw()
+        del heartbeat.check_deadline
+    complaints = [record for record in caplog.records if record.getMessage().startswith("lease heartbeat failed")]
+    assert complaints[0].exc_info
+    assert {getattr(record, "lease_key", None) for record in complaints} == {"broken"}

@@ -123,13 +123,13 @@ class Model:
     # Who wants the key ----------------------------------------------------------------------------
 
     def claim(self, key: str, holder: str) -> Answer:
-        """A free key is granted with the next fence; one's own live tenure is joined; any other key is refused."""
+        """A free key is granted with the next fence, one's own live tenure joined unless revoked; else refused."""
         row = self.rows.get(key)
         if row is None:
             return self._grant(key, holder, (self.floor or 0) + 1)
         if row.state == "free" and key not in self.guarded:
             return self._grant(key, holder, row.fence + 1)
-        if row.state == "held" and row.holder == holder:
+        if row.state == "held" and row.holder == holder and not row.revoked:
             self.changed.add(key)
             return Granted(row.fence, joined=True)
         return Unavailable(row.holder, row.fence, row.state == "resting")

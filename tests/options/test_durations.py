@@ -104,7 +104,7 @@ def test_wait_may_be_of_any_length(value: float | timedelta) -> None:
         ({"ttl": 9}, "heartbeat", 3.0),
         ({"ttl": 9}, "grace", 0.9),
         ({"ttl": 9}, "drain", 9.0),
-        ({"drain": 0}, "drain", 0.0),
+        ({"drain": 0.1}, "drain", 0.1),
         ({"drain": timedelta(days=365)}, "drain", 31536000.0),
         ({"ttl": 30, "heartbeat": timedelta(seconds=1)}, "heartbeat", 1.0),
     ],

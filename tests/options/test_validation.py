@@ -74,7 +74,7 @@ WRONG_OPTIONS: list[dict[str, object]] = [
     {"heartbeat": 30},
     {"heartbeat": False},
     {"grace": -1},
-    {"drain": -1},
+    {"drain": 0},
     {"drain": True},
     {"drain": 31536001},
     {"grace": 21},

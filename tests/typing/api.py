@@ -104,6 +104,7 @@ async def handle(held: Lease) -> None:
     assert_type(held.lost, LeaseLostError | None)
     assert_type(held.revoked, bool)
     assert_type(await held.wait_lost(), LeaseLostError | None)
+    assert_type(await held.wait_over(), LeaseLostError | None)
     held.raise_if_lost()
     await held.verify()
     await held.renew()

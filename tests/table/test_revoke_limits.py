@@ -1,0 +1,115 @@
+"""revoke() where it cannot do what it is asked: locked rows, missing rights, bad input, other isolations."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from asyncpg_lease import LeaseTable, LeaseTableError, _revocation, acquire
+from tests.conftest import MakePool
+from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+from tests.table.roles import MakeRole
+
+KEY = "steered"
+
+
+async def test_revoke_gives_a_locked_row_up_for_good(
+    table: LeaseTable, observe: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a lock it ends with what is the matter, and is not carried out once the row is free."""
+    monkeypatch.setattr(_revocation, "LOCK_LIMIT", 0.2)
+    held = await acquire(table, KEY)
+    row = await observe.row(KEY)
+    async with observe.locked(KEY):
+        with pytest.raises(TimeoutError, match=f"another session has the row of lease {KEY!r} locked: nothing was"):
+            await table.revoke(KEY, force=True)
+    await asyncio.sleep(0.1)
+    assert await observe.row(KEY) == row
+    await held.release()
+
+
+async def test_revoke_waits_no_longer_than_its_session_would(
+    table: LeaseTable, observe: Observer, make_pool: MakePool
+) -> None:
+    """A shorter lock_timeout of the pool's own stays, and so does that of what comes after on the connection."""
+    pool = await make_pool(max_size=1, server_settings={"lock_timeout": "50ms"})
+    held = await acquire(table, KEY)
+    strict = LeaseTable(pool)
+    async with observe.locked(KEY), asyncio.timeout(2):
+        with pytest.raises(TimeoutError, match="locked"):
+            await strict.revoke(KEY)
+    assert (await strict.revoke(KEY)).outcome == "revoked"
+    assert await pool.fetchval("SELECT current_setting('lock_timeout')") == "50ms"
+    await held.release()
+
+
+async def test_revoke_of_a_row_that_may_not_be_changed_is_an_error(
+    table: LeaseTable, observe: Observer, make_role: MakeRole
+) -> None:
+    """Row-level security that hides the row from an UPDATE is no race to be run again for ever."""
+    held = await acquire(table, KEY)
+    role = await make_role("GRANT SELECT, INSERT, UPDATE ON lease TO {role}")
+    await observe.connection.execute(
+        "ALTER TABLE lease ENABLE ROW LEVEL SECURITY; CREATE POLICY look ON lease FOR SELECT USING (true)"
+    )
+    with pytest.raises(LeaseTableError, match="row-level security or a trigger"):
+        await LeaseTable(role).revoke(KEY)
+    await held.release()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_revoke_works_in_every_default_isolation(make_pool: MakePool, table: LeaseTable, isolation: str) -> None:
+    """Renewals that change the row meanwhile make no revocation fail, and none is lost."""
+    pool = await make_pool(server_settings={"default_transaction_isolation": isolation})
+    strict = LeaseTable(pool, table.name.split(".")[-1].strip('"'))
+    for _ in range(10):
+        held = await acquire(strict, KEY, ttl=600)
+        renewals = [asyncio.create_task(held.renew()) for _ in range(20)]
+        assert (await strict.revoke(KEY)).outcome == "revoked"
+        await asyncio.gather(*renewals)
+        await held.renew()
+        assert held.revoked
+        await held.release()
+
+
+@pytest.mark.parametrize("fence", [True, 1.0, "1"])
+async def test_revoke_of_what_is_no_fence_is_a_type_error(table: LeaseTable, fence: Any) -> None:  # noqa: ANN401
+    """A fence is an int."""
+    with pytest.raises(TypeError, match="fence must be an int or None"):
+        await table.revoke(KEY, fence=fence)
+
+
+async def test_revoke_checks_its_arguments_before_it_sends_anything(
+    table: LeaseTable, make_pool: MakePool, proxy: Proxy
+) -> None:
+    """Keys, fences and force are checked first; the reserved row's key is none."""
+    assert table.name
+    elsewhere = LeaseTable(await make_pool(proxy.dsn))
+    before = len(proxy.statements)
+    for key in ("", "a\0b", "x" * 1025):
+        with pytest.raises(ValueError, match="key must"):
+            await elsewhere.revoke(key)
+    for number in (0, -1, 2**63):
+        with pytest.raises(ValueError, match="fence must be between 1 and"):
+            await elsewhere.revoke(KEY, fence=number)
+    force: Any = "false"
+    with pytest.raises(TypeError, match="force must be a bool, not str"):
+        await elsewhere.revoke(KEY, force=force)
+    assert len(proxy.statements) == before
+
+
+async def test_revoke_without_the_right_to_update_says_what_to_grant(table: LeaseTable, make_role: MakeRole) -> None:
+    """A role that may only look gets the GRANT, and the lease is untouched."""
+    held = await acquire(table, KEY)
+    reader = LeaseTable(await make_role("GRANT SELECT ON lease TO {role}"))
+    with pytest.raises(LeaseTableError, match="GRANT SELECT, INSERT, UPDATE ON") as caught:
+        await reader.revoke(KEY)
+    assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
+    await held.verify()
+    await held.renew()
+    assert not held.revoked
+    await held.release()
