@@ -116,8 +116,10 @@ async def test_replica_that_was_asked_stands_back_in_no_other_way(pool: Pool) ->
         started = time.monotonic()
         other = await acquire(table, "other", wait=60)
         await other.release()
-        again = await try_acquire(table, KEY)
+        told = Recorder()
+        again = await try_acquire(table, KEY, observer=told)
         assert again is not None
+        assert told.of(Waiting) == []
         with pytest.raises(LeaseTimeoutError):
             await acquire(table, KEY, wait=0.3)
         assert time.monotonic() - started < 1
