@@ -12,19 +12,16 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from types import BuiltinMethodType, MethodType
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from asyncpg_lease._clock import local_time
+from asyncpg_lease._listener import Callee, Listener, Told, identity_of, label_of
 
-__all__ = ["Delivery", "call", "delivery_to", "running_loop", "settle"]
-
-logger: logging.Logger = logging.getLogger("asyncpg_lease")
+__all__ = ["Delivery", "delivery_to", "running_loop", "settle"]
 
 LIMIT = 10_000
 """Events that may wait for one observer."""
@@ -40,30 +37,25 @@ EXIT_LIMIT = 1.0
 
 POLL = 0.005
 
-HARMLESS = (Exception, asyncio.CancelledError)
-"""What may come out of the log while something else is the matter: it may be the log that failed."""
-
-
-class _Told(Protocol):
-    @property
-    def key(self) -> str: ...
-
-
-_Observer: TypeAlias = Callable[[Any], object]
-_Handed: TypeAlias = tuple[_Told, float, asyncio.AbstractEventLoop | None]
+_Handed: TypeAlias = tuple[Told, float, asyncio.AbstractEventLoop | None]
 
 
 class Delivery:
     """The way to one observer, which is told one event at a time, in the order in which they were handed over."""
 
-    __slots__ = ("__weakref__", "_at_work", "_began", "_dropped", "_events", "_said_slow", "observer")
+    __slots__ = ("__weakref__", "_at_work", "_began", "_dropped", "_events", "_listener", "_said_slow")
 
-    def __init__(self, observer: _Observer) -> None:
-        self.observer = observer
+    def __init__(self, observer: Callee) -> None:
+        self._listener = Listener(observer, label_of(observer))
         self.begin_anew()
 
     def __repr__(self) -> str:
-        return f"<Delivery to {self.observer!r}>"
+        return f"<Delivery to {self.label}>"
+
+    @property
+    def label(self) -> str:
+        """What the log calls the observer."""
+        return self._listener.label
 
     def begin_anew(self) -> None:
         """Forget what is under way: in a forked child that is its parent's, and so is the thread."""
@@ -84,32 +76,33 @@ class Delivery:
         """Whether there is an event that the observer is not done with."""
         return self._at_work.locked() or not self._events.empty()
 
-    def hand_over(self, event: _Told) -> None:
+    def hand_over(self, event: Told) -> None:
         """Have the observer told of an event, or drop it where too many wait already."""
-        now = local_time()
+        now, loop = local_time(), running_loop()
         if self._events.qsize() < LIMIT:
-            self._events.put((event, now, running_loop()))
+            self._events.put((event, now, loop))
         else:
             self._dropped += 1
         if (began := self._began) is not None:
-            self._say_slow(now - began)
+            self._say_slow(now - began, loop)
         if self._at_work.acquire(blocking=False):
             try:
                 _threads.run(self._work)
             except Exception as error:  # noqa: BLE001 - where no thread is to be had the lease goes on
                 self._at_work.release()
-                _complain(event, self.observer, error)
+                self._listener.complain(event, error, loop)
 
     def _work(self) -> None:
         """Tell the observer all that there is to tell."""
+        loop: asyncio.AbstractEventLoop | None = None
         while True:
             while (handed := self._next()) is not None:
                 event, since, loop = handed
                 self._began = local_time()
-                call(self.observer, event, loop)
+                self._listener.tell(event, loop)
                 self._began = None
-                self._say_slow(local_time() - since)
-            self._say_dropped()
+                self._say_slow(local_time() - since, loop)
+            self._say_dropped(loop)
             self._said_slow = False
             self._at_work.release()
             # Handed over since the queue was found empty, by somebody who found it being seen to.
@@ -122,62 +115,30 @@ class Delivery:
         except Empty:
             return None
 
-    def _say_slow(self, seconds: float) -> None:
+    def _say_slow(self, seconds: float, loop: asyncio.AbstractEventLoop | None) -> None:
         """Log it once until the observer has caught up."""
         if seconds >= SLOW and not self._said_slow:
             self._said_slow = True
-            self._warn("lease observer is slow", lease_seconds=seconds)
+            self._warn("lease observer is slow", {"seconds": seconds}, loop)
 
-    def _say_dropped(self) -> None:
+    def give_up(self) -> None:
+        """Log that nobody waits any longer for an observer that is being told."""
+        if (began := self._began) is not None and not self._said_slow:
+            self._said_slow = True
+            self._warn("lease observer is slow", {"seconds": local_time() - began}, None)
+
+    def _say_dropped(self, loop: asyncio.AbstractEventLoop | None) -> None:
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            self._warn("lease observer was too slow, events were dropped", lease_dropped=dropped)
+            self._warn("lease observer was too slow, events were dropped", {"dropped": dropped}, loop)
 
     def say_untold(self) -> None:
-        """Log how many events nobody will be told of."""
-        self._warn("lease observer was not told of all events", lease_untold=self.waiting + self._dropped)
+        """Log how many events nobody will be told of, the one that is under way too."""
+        untold = self.waiting + self._dropped + (self._began is not None)
+        self._warn("lease observer was not told of all events", {"untold": untold}, None)
 
-    def _warn(self, message: str, **fields: object) -> None:
-        extra = {"lease_observer": repr(self.observer), **fields}
-        with suppress(*HARMLESS):
-            logger.warning("%s: %s", message, _said(extra), extra=extra)
-
-
-def _said(extra: dict[str, object]) -> str:
-    return " ".join(f"{name.removeprefix('lease_')}={value!r}" for name, value in extra.items())
-
-
-def call(told: _Observer, event: _Told, loop: asyncio.AbstractEventLoop | None) -> None:
-    """Tell somebody of an event; whatever that raises harms nobody.
-
-    KeyboardInterrupt and SystemExit come out of the loop's next turn, where it has one.
-    """
-    try:
-        told(event)
-    except (KeyboardInterrupt, SystemExit) as error:
-        if not _raise_in_loop(error, loop):
-            _complain(event, told, error)
-    # A CancelledError too: it would pass for a cancellation of whoever tells.
-    except BaseException as error:  # noqa: BLE001 - as said
-        _complain(event, told, error)
-
-
-def _raise_in_loop(error: BaseException, loop: asyncio.AbstractEventLoop | None) -> bool:
-    def throw() -> None:
-        raise error
-
-    if loop is not None:
-        # It may be closed.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(throw)
-            return True
-    return False
-
-
-def _complain(event: _Told, told: _Observer, error: BaseException) -> None:
-    with suppress(*HARMLESS):
-        extra = {"lease_key": event.key, "lease_observer": repr(told)}
-        logger.error("lease observer failed", extra=extra, exc_info=error)
+    def _warn(self, message: str, fields: Mapping[str, object], loop: asyncio.AbstractEventLoop | None) -> None:
+        self._listener.say(logging.WARNING, message, fields, loop)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -230,9 +191,9 @@ _deliveries: WeakValueDictionary[tuple[int, object], Delivery] = WeakValueDictio
 _registering = Lock()
 
 
-def delivery_to(observer: _Observer) -> Delivery:
+def delivery_to(observer: Callee) -> Delivery:
     """Return the one way to an observer, whoever has events for it: two threads must not call it at once."""
-    name = _identity(observer)
+    name = identity_of(observer)
     with _registering:
         delivery = _deliveries.get(name)
         if delivery is None:
@@ -240,42 +201,39 @@ def delivery_to(observer: _Observer) -> Delivery:
         return delivery
 
 
-def _identity(observer: _Observer) -> tuple[int, object]:
-    # Each look at a method makes another object.
-    if isinstance(observer, MethodType):
-        return id(observer.__self__), id(observer.__func__)
-    if isinstance(observer, BuiltinMethodType):
-        return id(observer.__self__), observer.__name__
-    return id(observer), None
-
-
 async def settle(deliveries: Iterable[Delivery], limit: float) -> None:
-    """Wait until observers are done with what there is to tell, at most `limit` seconds."""
+    """Wait until observers are done with what there is to tell, at most `limit` seconds; name those that are not."""
     until = local_time() + limit
-    while local_time() < until and any(delivery.is_behind for delivery in tuple(deliveries)):  # noqa: ASYNC110 - in threads
+    while (behind := _behind(deliveries)) and local_time() < until:  # noqa: ASYNC110 - in threads
         await asyncio.sleep(POLL)
+    for delivery in behind:
+        delivery.give_up()
 
 
-def _behind() -> list[Delivery]:
-    deliveries = [reference() for reference in _deliveries.valuerefs()]
-    return [delivery for delivery in deliveries if delivery is not None and delivery.is_behind]
+def _known() -> list[Delivery]:
+    # In one step: in a thread one may be added meanwhile.
+    return [delivery for reference in _deliveries.valuerefs() if (delivery := reference()) is not None]
+
+
+def _behind(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    return [delivery for delivery in tuple(deliveries) if delivery.is_behind]
 
 
 @atexit.register
 def _finish() -> None:
     until = local_time() + EXIT_LIMIT
-    while local_time() < until and _behind():
+    while (behind := _behind(_known())) and local_time() < until:
         time.sleep(POLL)
-    for delivery in _behind():
+    for delivery in behind:
+        delivery.give_up()
         delivery.say_untold()
 
 
 def _begin_anew() -> None:
     global _registering, _threads
     _registering, _threads = Lock(), _Threads()
-    for reference in _deliveries.valuerefs():
-        if (delivery := reference()) is not None:
-            delivery.begin_anew()
+    for delivery in _known():
+        delivery.begin_anew()
 
 
 if sys.platform != "win32":

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, cast
 from weakref import WeakSet
 
-from asyncpg_lease._delivery import call, delivery_to, running_loop, settle
+from asyncpg_lease._delivery import delivery_to, running_loop, settle
+from asyncpg_lease._listener import Listener, why_unfit
+from asyncpg_lease._words import said
 
 if TYPE_CHECKING:
     from asyncpg_lease._delivery import Delivery
@@ -240,33 +242,34 @@ def fold_observers(value: object) -> tuple[Observer, ...]:
 
 
 def _check(name: str, value: object) -> Observer:
-    if not callable(value):
+    if (why := why_unfit(value)) is not None:
         many = " (or a list or tuple of such, or None)" if name == "observer" else ""
-        msg = f"{name} must be callable with an event{many}, not {type(value).__name__}"
+        msg = f"{name} must be callable with an event{many}, {why}"
         raise TypeError(msg)
-    return value
+    return cast("Observer", value)
 
 
 class Notifier:
     """Tells the log, then the observers; built without observers it costs a level check."""
 
-    __slots__ = ("_all", "_deliveries")
+    __slots__ = ("_all", "_deliveries", "_log")
 
     def __init__(self, *observers: Observer) -> None:
         self._deliveries: tuple[Delivery, ...] = ()
         self._all: WeakSet[Delivery] = WeakSet()
+        self._log = Listener(_log, "the log")
         self._add(observers)
 
     def __repr__(self) -> str:
         """Name the observers."""
-        return f"<Notifier {[delivery.observer for delivery in self._deliveries]!r}>"
+        return f"<Notifier {[delivery.label for delivery in self._deliveries]}>"
 
     def plus(self, observers: Sequence[Observer]) -> Notifier:
         """Return a notifier that tells these observers too."""
         if not observers:
             return self
         more = Notifier()
-        more._deliveries, more._all = self._deliveries, self._all
+        more._deliveries, more._all, more._log = self._deliveries, self._all, self._log
         more._add(observers)
         return more
 
@@ -281,9 +284,9 @@ class Notifier:
     def tell(self, event: Event) -> None:
         """Log the event, then hand it over to each observer; whatever either raises harms nothing.
 
-        KeyboardInterrupt and SystemExit come out, of the event loop's next turn.
+        KeyboardInterrupt and SystemExit come out, of the event loop's next turn, the first of each teller.
         """
-        call(_log, event, running_loop())
+        self._log.tell(event, running_loop())
         for delivery in self._deliveries:
             delivery.hand_over(event)
 
@@ -295,9 +298,9 @@ class Notifier:
 def _log(event: Event) -> None:
     if logger.isEnabledFor(event.level):
         values = vars(event)
-        said = " ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
+        told = {name: value for name, value in values.items() if value is not None}
         extra = {f"lease_{name}": value for name, value in values.items()}
         # What groups records by their template finds one for each kind of event.
         template = f"{event.message}: %s"
         # The values also in the text: at three in the morning nobody has set up a formatter for `extra`.
-        logger.log(event.level, template, said, extra=extra)
+        logger.log(event.level, template, said(told), extra=extra)

@@ -164,10 +164,10 @@ async def test_observer_that_raises_harms_nothing(table: LeaseTable, caplog: pyt
     async with lease(table, KEY, ttl=30, observer=broken) as held:
         assert held.is_held
     settle(broken)
-    failures = [record for record in caplog.records if record.getMessage() == "lease observer failed"]
+    failures = [record for record in caplog.records if record.msg == "lease observer failed: %s"]
     assert len(failures) == 3
     assert failures[0].exc_info
-    assert "broken" in failures[0].lease_observer  # type: ignore[attr-defined]
+    assert failures[0].lease_observer == f"{__name__}.{broken.__qualname__}"  # type: ignore[attr-defined]
 
 
 def test_notifier_without_anybody_to_tell_wants_nothing(caplog: pytest.LogCaptureFixture) -> None:

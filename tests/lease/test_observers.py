@@ -183,8 +183,10 @@ async def test_aclose_waits_for_the_observers_of_its_leases(table: LeaseTable, s
     assert [type(event) for event in stuck.told] == [Acquired, Released]
 
 
-async def test_aclose_waits_for_an_observer_that_blocks_for_a_second(make_pool: MakePool, stuck: Stuck) -> None:
-    """An observer that blocks for ever does not keep a table from being closed."""
+async def test_aclose_waits_for_an_observer_that_blocks_for_a_second(
+    make_pool: MakePool, stuck: Stuck, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An observer that blocks for ever does not keep a table from being closed, and is named as it is given up."""
     table = LeaseTable(await make_pool(), observer=stuck)
     await table.create()
     await (await acquire(table, KEY)).release()
@@ -192,6 +194,10 @@ async def test_aclose_waits_for_an_observer_that_blocks_for_a_second(make_pool: 
     await table.aclose()
     assert 0.9 < time.monotonic() - started < 3
     assert stuck.told == []
+    (record,) = logged(caplog, "lease observer is slow")
+    assert 0.9 < record.lease_seconds < 3  # type: ignore[attr-defined]
+    await table.aclose()
+    assert len(logged(caplog, "lease observer is slow")) == 1
 
 
 async def test_observer_can_reach_the_event_loop(table: LeaseTable) -> None:

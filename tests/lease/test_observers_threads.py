@@ -80,8 +80,8 @@ def test_event_that_comes_as_its_thread_finds_nothing_more_is_told(monkeypatch: 
     recorder, late = Recorder(), [event(2)]
     notifier, say_dropped = Notifier(recorder), _delivery.Delivery._say_dropped
 
-    def between(delivery: _delivery.Delivery) -> None:
-        say_dropped(delivery)
+    def between(delivery: _delivery.Delivery, loop: asyncio.AbstractEventLoop | None) -> None:
+        say_dropped(delivery, loop)
         while late:
             notifier.tell(late.pop())
 

@@ -7,6 +7,7 @@ import random
 import string
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -166,6 +167,31 @@ async def test_observer_that_cannot_be_called_is_refused_before_any_io(quiet: Po
         await refuse_all(quiet, "k", {"observer": observer}, match=f"^{message}$")
         with pytest.raises(TypeError, match=f"^{message}$"):
             LeaseTable(quiet, observer=observer)  # type: ignore[arg-type]
+
+
+async def test_observer_that_cannot_be_told_in_a_thread_is_refused_before_any_io(quiet: Pool) -> None:
+    """What would have to be awaited or made first is told at the call, with what to pass: nobody would notice later."""
+
+    async def observe(event: object) -> None: ...
+
+    async def yield_from(event: object) -> AsyncIterator[object]:
+        yield event
+
+    class Awaited:
+        async def __call__(self, event: object) -> None: ...
+
+        async def note(self, event: object) -> None: ...
+
+    asynchronous = "in a thread, where nothing can be awaited: pass a function that is not async"
+    wrong: list[tuple[object, str]] = [
+        *((each, asynchronous) for each in (observe, yield_from, Awaited(), Awaited().note)),
+        *((partial(each, 1), asynchronous) for each in (observe, Awaited())),
+        (Awaited, "and Awaited is a class: pass an instance of it"),
+    ]
+    for observer, message in wrong:
+        await refuse_all(quiet, "k", {"observer": observer}, match=message)
+        with pytest.raises(TypeError, match=message):
+            LeaseTable(quiet, observer=[print, observer])  # type: ignore[list-item]
 
 
 async def test_option_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
