@@ -115,5 +115,5 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
         "lease_outcome": revocation.outcome,
         "lease_force": force,
     }
-    logger.log(level, "lease revocation: %s", revocation, extra=extra)
+    logger.log(level, "revocation asked for: %s", revocation, extra=extra)
     return revocation

@@ -238,8 +238,8 @@ async def test_revoke_is_logged_with_what_came_of_it(table: LeaseTable, caplog: 
     revocations = [await table.revoke(KEY, force=force) for force in (False, False, True)]
     records = [record for record in caplog.records if hasattr(record, "lease_outcome")]
     assert [record.levelname for record in records] == ["INFO", "INFO", "WARNING"]
-    assert [record.getMessage() for record in records] == [f"lease revocation: {each}" for each in revocations]
-    assert {record.msg for record in records} == {"lease revocation: %s"}
+    assert [record.getMessage() for record in records] == [f"revocation asked for: {each}" for each in revocations]
+    assert {record.msg for record in records} == {"revocation asked for: %s"}
     outcomes = [getattr(record, "lease_outcome", None) for record in records]
     assert outcomes == ["revoked", "already_revoked", "expired"]
     for record in records:
