@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._tasks import TaskOwner, start_timer
+from asyncpg_lease._words import describe
 from asyncpg_lease.events import Late, Notifier, Renewed, RenewFailed
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Heartbeat:
                     return
             except Exception as error:  # noqa: BLE001 - no error is evidence of a loss
                 self._error = error
-                problem = repr(error)
+                problem = describe(error)
             tenure, remaining = self.tenure, self.trust.remaining(local_time())
             if self._notifier.wants(RenewFailed):
                 self._notifier.tell(

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
-from asyncpg_lease._release import start_release, tell_failed
+from asyncpg_lease._release import RUNS_OUT, start_release, tell_failed
 from asyncpg_lease._tasks import CANCELLED_LIMIT, start_timer, wait_shielded
+from asyncpg_lease._words import describe
 from asyncpg_lease.errors import LeaseLostError, LossReason
 from asyncpg_lease.events import Lost, Notifier, Revoked
 
@@ -251,7 +252,7 @@ class Holding:
         try:
             self.store.connections.check_loop()
         except RuntimeError:
-            tell_failed(self.claim, self._notifier, "left without its event loop")
+            tell_failed(self.claim, self._notifier, f"left without its event loop; {RUNS_OUT}")
             return False
         return True
 
@@ -274,7 +275,7 @@ class Holding:
                     reason=reason,
                     held_for=local_time() - self.claim.trust.sent_at,
                     taken_by=taken_by,
-                    error=None if cause is None else repr(cause),
+                    error=None if cause is None else describe(cause),
                 )
             )
 

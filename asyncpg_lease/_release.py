@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncpg_lease._clock import local_time
+from asyncpg_lease._words import describe
 from asyncpg_lease.events import Notifier, Released, ReleaseFailed
 
 if TYPE_CHECKING:
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from asyncpg_lease._store import Store
     from asyncpg_lease._tenure import Trust
 
-__all__ = ["start_release", "tell_failed"]
+__all__ = ["RUNS_OUT", "start_release", "tell_failed"]
 
 MIN_LIMIT = 0.1
+
+RUNS_OUT = "the row runs out by itself"
+"""What comes of a release that was not made."""
 
 
 def start_release(
@@ -33,9 +37,9 @@ def start_release(
 def _conclude(answer: asyncio.Future[ReleaseRow | None], store: Store, claim: Claim, notifier: Notifier) -> None:
     tenure = claim.tenure
     if answer.cancelled():
-        problem = "the event loop was closed"
+        problem = f"the event loop was closed; {RUNS_OUT}"
     elif (error := answer.exception()) is not None:
-        problem = repr(error)
+        problem = f"{describe(error)}; {RUNS_OUT}"
     elif (row := answer.result()) is not None:
         if row.shut_for is not None:
             store.let_others_first(tenure.key, row.shut_for)
@@ -49,7 +53,7 @@ def _conclude(answer: asyncio.Future[ReleaseRow | None], store: Store, claim: Cl
 
 
 def tell_failed(claim: Claim, notifier: Notifier, problem: str) -> None:
-    """Tell that the row was left to run out by itself."""
+    """Tell that the release was not confirmed, and why."""
     if notifier.wants(ReleaseFailed):
         tenure, held_for = claim.tenure, local_time() - claim.trust.sent_at
         notifier.tell(

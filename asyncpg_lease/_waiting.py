@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from asyncpg_lease._claims import Claim
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import is_passing
+from asyncpg_lease._words import describe
 from asyncpg_lease.errors import LeaseTimeoutError, LeaseUnavailableError
 from asyncpg_lease.events import Acquired, Notifier, Unavailable, Waiting, WaitingFailed
 
@@ -65,7 +66,7 @@ async def obtain(store: Store, make: Callable[[], ClaimRequest], wait: float, no
         if left <= 0:
             refusal = _refusal(request.key, answer, waited=wait > 0)
             if failure is not None:
-                refusal.add_note(f"the last try failed: {failure!r}")
+                refusal.add_note(f"the last try failed: {describe(failure)}")
             raise refusal from failure
         if not waiting:
             waiting = True
@@ -124,7 +125,7 @@ def _tell_waiting(notifier: Notifier, request: ClaimRequest, row: ClaimRow | Non
 
 def _tell_failed(notifier: Notifier, request: ClaimRequest, error: Exception, waited: float) -> None:
     if notifier.wants(WaitingFailed):
-        notifier.tell(WaitingFailed(key=request.key, holder=request.holder, waited=waited, error=repr(error)))
+        notifier.tell(WaitingFailed(key=request.key, holder=request.holder, waited=waited, error=describe(error)))
 
 
 def _refusal(key: str, row: ClaimRow | None, *, waited: bool) -> LeaseUnavailableError:

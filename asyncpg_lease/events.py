@@ -197,10 +197,10 @@ class Released(Event):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReleaseFailed(Event):
-    """The release was not confirmed: the row runs out by itself, or the tenure was over already."""
+    """The release was not confirmed; `error` says why, and where so that the row runs out by itself."""
 
     level: ClassVar[int] = logging.WARNING
-    message: ClassVar[str] = "lease not released, its ttl will end it"
+    message: ClassVar[str] = "lease not released"
 
     fence: int
     held_for: float

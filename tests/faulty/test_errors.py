@@ -1,0 +1,117 @@
+"""Errors of the driver's, or of a connection class, that cannot be shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from asyncpg_lease import LeaseLostError, LeaseTable, LeaseTimeoutError, acquire, lease
+from asyncpg_lease._words import describe
+from asyncpg_lease.events import Acquired, Lost, Released, ReleaseFailed, Renewed, RenewFailed, WaitingFailed
+from tests.conftest import MakePool
+from tests.support.leasing import Recorder, until
+
+KEY = "key"
+
+
+class UnspeakableError(OSError):
+    """One whose repr raises."""
+
+    def __repr__(self) -> str:
+        """Raise."""
+        message = "no repr"
+        raise ValueError(message)
+
+
+class Failing(asyncpg.Connection):
+    """A connection whose statements fail while it is told so."""
+
+    fails = False
+
+    async def fetch(
+        self,
+        query: str,
+        *args: object,
+        timeout: float | None = None,  # noqa: ASYNC109 - the driver's own
+        record_class: type[asyncpg.Record] | None = None,
+    ) -> list[Any]:
+        """Fail, or run the statement."""
+        if self.fails:
+            raise UnspeakableError
+        return await super().fetch(query, *args, timeout=timeout, record_class=record_class)
+
+
+@pytest.fixture
+async def failing(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> LeaseTable:
+    """A table that can be made to fail."""
+    monkeypatch.setattr(Failing, "fails", False)
+    table = LeaseTable(await make_pool(connection_class=Failing), poll=0.02)
+    await table.create()
+    return table
+
+
+def kinds(recorder: Recorder) -> Sequence[type[object]]:
+    """Return what was told."""
+    return [type(event) for event in recorder.events]
+
+
+async def test_error_without_a_repr_is_told_by_its_type_while_a_call_waits(failing: LeaseTable) -> None:
+    """The call goes on waiting, and ends with its own error."""
+    recorder = Recorder()
+    Failing.fails = True
+    with pytest.raises(LeaseTimeoutError) as caught:
+        await acquire(failing, KEY, wait=0.3, observer=recorder)
+    assert caught.value.__notes__ == ["the last try failed: UnspeakableError(...)"]
+    assert {event.error for event in recorder.of(WaitingFailed)} == {"UnspeakableError(...)"}
+
+
+async def test_error_without_a_repr_does_not_end_the_heartbeat(failing: LeaseTable) -> None:
+    """The renewal is tried again, and succeeds once the error is gone."""
+    recorder = Recorder()
+    async with lease(failing, KEY, ttl=1.5, observer=recorder) as held:
+        Failing.fails = True
+        await until(lambda: recorder.of(RenewFailed))
+        Failing.fails = False
+        await until(lambda: recorder.of(Renewed))
+        assert held.is_held
+    assert recorder.of(RenewFailed)[0].error == "UnspeakableError(...)"
+    assert kinds(recorder)[0] is Acquired
+    assert kinds(recorder)[-1] is Released
+
+
+async def test_error_without_a_repr_is_the_cause_of_a_loss(failing: LeaseTable) -> None:
+    """The lease is lost in time, and the loss is told."""
+    recorder = Recorder()
+    with pytest.raises(LeaseLostError) as caught:
+        async with asyncio.timeout(5), lease(failing, KEY, ttl=0.6, observer=recorder):
+            Failing.fails = True
+            await asyncio.sleep(10)
+    assert caught.value.reason == "unreachable"
+    assert [event.error for event in recorder.of(Lost)] == ["UnspeakableError(...)"]
+
+
+async def test_release_that_failed_says_that_the_row_runs_out_by_itself(failing: LeaseTable) -> None:
+    """Its error begins with the type of what was the matter, and says what comes of it."""
+    recorder = Recorder()
+    held = await acquire(failing, KEY, ttl=0.6, observer=recorder)
+    Failing.fails = True
+    await held.release()
+    await until(lambda: recorder.of(ReleaseFailed))
+    assert [event.error for event in recorder.of(ReleaseFailed)] == [
+        "UnspeakableError(...); the row runs out by itself"
+    ]
+
+
+def test_error_is_described_by_its_repr() -> None:
+    """Where it has one that works; one that asks a cancelled future has none."""
+
+    class CancelledReprError(ValueError):
+        def __repr__(self) -> str:
+            raise asyncio.CancelledError
+
+    assert describe(ValueError("a")) == "ValueError('a')"
+    assert describe(CancelledReprError()) == "CancelledReprError(...)"
