@@ -46,8 +46,8 @@ logger: logging.Logger = logging.getLogger("asyncpg_lease")
 How: TypeAlias = Literal["fresh", "taken_over", "joined"]
 """How a claim was granted.
 
-``fresh``: on a key that is new or was released. ``taken_over``: over a tenure that ran out or was ended by force.
-``joined``: into a live tenure of the same holder.
+``fresh``: on a new key, or on one that was released in order. ``taken_over``: over a tenure that ran out or was ended
+by force. ``joined``: into a live tenure of the same holder.
 """
 
 
@@ -104,7 +104,7 @@ class Unavailable(Event):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Waiting(Event):
-    """The call found the key taken and waits for it, for `wait` seconds at most. Once a call."""
+    """The call waits for the key, at most `wait` seconds; once a call. No incumbent where it lets others go first."""
 
     message: ClassVar[str] = "waiting for lease"
 
@@ -212,9 +212,9 @@ class Observer(Protocol):
 
     Guaranteed: whatever tables and leases an observer was given to, it is told of one event at a time, each once, in
     the order in which they happened to its event loop. What it raises is logged and harms neither the next event nor
-    another observer; KeyboardInterrupt and SystemExit come out of the event loop. Not guaranteed: when. It is called
-    in a thread of this library's while the event loop goes on, so the lease may be over when its event is told. A
-    slow observer is logged; where 10,000 events wait for it the next ones are dropped, and their number is logged.
+    another observer; its first KeyboardInterrupt or SystemExit comes out of the event loop. Not guaranteed: when. It is
+    called in a thread of this library's while the loop goes on, so the lease may be over when its event is told. A slow
+    observer is logged; where 10,000 events wait for it the next ones are dropped, and their number is logged.
     `LeaseTable.aclose` and the interpreter's exit wait for what is not told yet, for a second at most.
 
     To reach the event loop from an observer, use `loop.call_soon_threadsafe`.

@@ -243,6 +243,18 @@ def test_every_kind_of_event_has_a_message_of_its_own_and_is_no_template() -> No
     assert not any("%" in message for message in (*messages, Event.message))
 
 
+def test_reference_has_the_records_that_are_no_events_as_they_are_made() -> None:
+    """The messages in its second table, and their fields, are found in the library."""
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(events.__file__).parent.glob("*.py")))
+    text = REFERENCE.read_text(encoding="utf-8").partition("Not all that is logged is an event")[2]
+    _, *rows = [line.strip("|").split("|") for line in text.split("\n") if line.startswith("| ")]
+    assert len(rows) == 11
+    for _, _, message, said in rows:
+        assert f'"{message.strip()}' in source
+        for name in re.findall(r"`(\w+)`", said):
+            assert f'"lease_{name}"' in source or f'"{name}": ' in source
+
+
 def test_events_are_values() -> None:
     """Events compare by kind and fields, can be keys of a dict, cannot be changed, and show all they know."""
     one, same = (Released(key=KEY, holder="h", fence=1, held_for=2.0) for _ in range(2))
@@ -257,7 +269,8 @@ def test_events_are_values() -> None:
 
 def test_reference_has_every_kind_of_event_with_its_level_message_and_fields() -> None:
     """The table of events in the documentation says what the classes say."""
-    rows = [line.strip("|").split("|") for line in REFERENCE.read_text(encoding="utf-8").split("\n") if "| `" in line]
+    text = REFERENCE.read_text(encoding="utf-8").partition("## Observers")[0]
+    rows = [line.strip("|").split("|") for line in text.split("\n") if "| `" in line]
     documented = {name.strip(" `"): (level.strip(), message.strip(), said) for name, _, level, message, said in rows}
     assert set(documented) >= set(LEVELS)
     for name, (level, message, said) in documented.items():

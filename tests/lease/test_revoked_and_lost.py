@@ -97,6 +97,12 @@ async def test_unreachable_server_while_draining_stops_the_clean_up_in_time(
     table: LeaseTable, make_pool: MakePool, proxy: Proxy, bodies: Bodies
 ) -> None:
     """A frozen network during the drain: the clean-up is told before anybody else can start."""
+
+    async def succeed() -> None:
+        async with lease(table, KEY, wait=10, ttl=10):
+            with bodies.running("successor"):
+                await asyncio.sleep(0.1)
+
     far = await make_pool(proxy.dsn)
     with pytest.raises(LeaseLostError) as caught:
         async with lease(far, KEY, ttl=1.2, drain=60) as held:
@@ -105,13 +111,14 @@ async def test_unreachable_server_while_draining_stops_the_clean_up_in_time(
                 await asyncio.sleep(60)
             finally:
                 proxy.freeze()
+                successor = asyncio.create_task(succeed())
                 with bodies.running("holder"):
                     await asyncio.sleep(4)
     assert caught.value.reason in {"unreachable", "stalled"}
     assert not held.is_held
-    async with lease(table, KEY, wait=10):
-        with bodies.running("successor"):
-            proxy.thaw()
+    await successor
+    proxy.thaw()
+    assert [body.who for body in bodies.all] == ["holder", "successor"]
     assert bodies.overlapping() == []
 
 
