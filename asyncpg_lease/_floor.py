@@ -30,6 +30,9 @@ SETTLE_LIMIT = 30.0
 BATCH = 1000
 """Rows in one statement, which holds their locks."""
 
+SECOND_LOOK = 0.2
+"""Seconds from the first look at those transactions to the second: a claim has locked the table by then."""
+
 FIRST_PAUSE = 0.01
 MAX_PAUSE = 0.5
 """Seconds between two looks at what is waited for."""
@@ -156,7 +159,7 @@ class _Steps:
         if (await self.ask("floor_lay"))[0] == ("settled",):
             return
         until = local_time() + SETTLE_LIMIT
-        pause = FIRST_PAUSE
+        pause = SECOND_LOOK
         older = await self.ask("floor_wait", name.quoted, None)
         while older:
             if local_time() >= until:

@@ -44,10 +44,20 @@ async def fill(connection: Connection, rows: int, *, fence: int = 1) -> None:
     )
 
 
+def slow_write(table: str = "lease", seconds: float = 60) -> str:
+    """Return a statement that locks the table as a claim does, takes its time, and writes nothing."""
+    return (
+        f"INSERT INTO {table} (key, holder, acquired_at, expires_at) SELECT slept, slept, now(), now()"
+        f" FROM (SELECT pg_sleep({seconds})::text AS slept OFFSET 0) AS sleeping WHERE slept <> ''"
+    )
+
+
 @asynccontextmanager
-async def asleep(observe: Observer, session: Connection, source: str = "") -> AsyncIterator[asyncio.Task[object]]:
-    """Have a session's query under way, for a minute at most, as long as the block lasts; `source` is its FROM."""
-    query: asyncio.Task[object] = asyncio.create_task(session.fetch(f"SELECT pg_sleep(60) {source}"))
+async def asleep(
+    observe: Observer, session: Connection, statement: str = "SELECT pg_sleep(60)"
+) -> AsyncIterator[asyncio.Task[object]]:
+    """Have a session's statement, which calls pg_sleep(60), under way for as long as the block lasts."""
+    query: asyncio.Task[object] = asyncio.create_task(session.fetch(statement))
     pid = session.get_server_pid()
     async with asyncio.timeout(10):
         while not await observe.connection.fetchval(

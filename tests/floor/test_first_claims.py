@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from asyncpg_lease import LeaseTable, Pruned, _floor, acquire
 from asyncpg_lease._driver import ask
 from tests.conftest import MakePool
-from tests.floor.calls import ISOLATIONS, asleep, paused, use
+from tests.floor.calls import DAY, ISOLATIONS, asleep, paused, slow_write, use
 from tests.sql.calls import STATEMENTS, claim, sessions, until_blocked
 from tests.support.databases import Server
-from tests.support.observe import Observer
+from tests.support.observe import Observer, observing
 from tests.support.typing import Connection, Pool
 
 KEY = "k"
@@ -23,12 +24,12 @@ KEY = "k"
 class Old:
     """A claim that has a snapshot of the empty table, and stands still before it locks the table.
 
-    Under REPEATABLE READ every claim is in that state for an instant.
+    Under REPEATABLE READ every claim is in that state for an instant. Later it stands still before its insert.
     """
 
-    def __init__(self, session: Connection, claiming: asyncio.Task[str]) -> None:
-        self.pid = session.get_server_pid()
-        self._session = session
+    def __init__(self, observe: Observer, session: Connection, claiming: asyncio.Task[str]) -> None:
+        self.session = session
+        self._observe = observe
         self._claiming = claiming
 
     @classmethod
@@ -36,14 +37,23 @@ class Old:
         """Take the snapshot and stand still."""
         await session.execute(f"PREPARE claim AS {STATEMENTS.claim.sql}")
         await observe.connection.execute("SELECT pg_advisory_lock(4712)")
-        claim_it = f"EXECUTE claim('{KEY}', 'old', 60, '{STATEMENTS.claim.stamp}')"
+        claim_it = f"EXECUTE claim('{KEY}', 'slow', 60, '{STATEMENTS.claim.stamp}')"
         claiming = asyncio.create_task(session.execute(f"SELECT pg_advisory_xact_lock_shared(4712); {claim_it}"))
         await until_blocked(observe.connection, session)
-        return cls(session, claiming)
+        return cls(observe, session, claiming)
 
-    async def end(self, observe: Observer) -> BaseException | str:
-        """Let it go on, and return how it ended."""
-        await observe.connection.execute("SELECT pg_advisory_unlock(4712)")
+    async def go_on(self) -> None:
+        """Let it go on to its insert, before which it stands still."""
+        await self._observe.connection.execute("SELECT pg_advisory_unlock(4712)")
+        async with asyncio.timeout(10):
+            while not await self._observe.connection.fetchval(
+                "SELECT true FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND objid = 4711"
+            ):
+                await asyncio.sleep(0.005)
+
+    async def end(self) -> BaseException | str:
+        """Let it end, and return how."""
+        await self._observe.connection.execute("SELECT pg_advisory_unlock_all()")
         (ended,) = await asyncio.gather(self._claiming, return_exceptions=True)
         return ended
 
@@ -51,10 +61,17 @@ class Old:
 @pytest.fixture
 async def old(table: LeaseTable, dsn: str, observe: Observer) -> AsyncIterator[Old]:  # noqa: ARG001
     """Such a claim."""
-    async with sessions(dsn, 1, default_transaction_isolation="repeatable read") as (session,):
+    async with sessions(dsn, 1, default_transaction_isolation="repeatable read") as (session,), paused(observe):
         old = await Old.begin(session, observe)
         yield old
-        await old.end(observe)
+        await old.end()
+
+
+@pytest.fixture
+async def standing(old: Old) -> Old:
+    """Return one that stands still before its insert."""
+    await old.go_on()
+    return old
 
 
 async def _slow_claim(session: Connection) -> tuple[str | None, int] | None:
@@ -96,15 +113,40 @@ async def test_prune_waits_for_a_first_claim_that_began_before_it(
 
 
 async def test_prune_waits_for_a_snapshot_that_has_locked_nothing_yet(
-    table: LeaseTable, observe: Observer, old: Old
+    table: LeaseTable, observe: Observer, old: Old, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under REPEATABLE READ a claim has its snapshot before it locks the table: such transactions are let end too."""
+    """Under REPEATABLE READ a claim has its snapshot before it locks the table: it is looked at once more."""
+    monkeypatch.setattr(_floor, "SECOND_LOOK", 1.0)
     await use(table, KEY, 3)
     pruning = asyncio.create_task(table.prune(0))
+    # The first look comes right after the floor was laid.
     await asyncio.wait([pruning], timeout=0.5)
+    await old.go_on()
+    await asyncio.wait([pruning], timeout=1.5)
     assert not await _settled(observe)
-    assert isinstance(await old.end(observe), asyncpg.SerializationError)
+    assert isinstance(await old.end(), asyncpg.SerializationError)
     assert await pruning == Pruned(deleted=1, kept=0, floor=3)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_prune_waits_for_a_first_claim_behind_an_uncommitted_one(
+    table: LeaseTable, observe: Observer, dsn: str, isolation: str
+) -> None:
+    """A claim that waits for another one's insert goes on when that is rolled back, whatever was pruned meanwhile."""
+    await use(table, "other", 3)
+    async with sessions(dsn, 2, default_transaction_isolation=isolation) as (first, second):
+        await first.execute("BEGIN")
+        await claim(first, KEY)
+        claiming = asyncio.create_task(claim(second, KEY, "second"))
+        await until_blocked(observe.connection, second)
+        pruning = asyncio.create_task(table.prune(0))
+        await asyncio.wait([pruning], timeout=0.8)
+        assert not await _settled(observe)
+        await first.execute("ROLLBACK")
+        row = await claiming
+        assert row is not None
+        assert (row.how, row.fence) == ("fresh", 1)
+        assert await pruning == Pruned(deleted=1, kept=0, floor=3)
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
@@ -128,71 +170,117 @@ async def test_claim_under_a_snapshot_older_than_the_floor_is_refused(
 
 
 async def test_prune_that_waited_in_vain_names_the_sessions_and_may_be_run_again(
-    table: LeaseTable, observe: Observer, old: Old, monkeypatch: pytest.MonkeyPatch
+    table: LeaseTable, observe: Observer, standing: Old, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its time it says which server processes are in the way, and has deleted nothing; the next waits anew."""
     await use(table, KEY, 3)
     monkeypatch.setattr(_floor, "SETTLE_LIMIT", 0.3)
+    pid = standing.session.get_server_pid()
     for _ in range(2):
-        with pytest.raises(TimeoutError, match=rf"server processes {old.pid}; nothing was changed: run it"):
+        with pytest.raises(TimeoutError, match=rf"server processes {pid}; nothing was changed: run it"):
             async with asyncio.timeout(10):
                 await table.prune(0)
         assert await observe.fence(KEY) == 3
         assert await observe.fence("") == 0
-    await old.end(observe)
+    await standing.end()
     assert (await table.prune(0)).deleted == 1
 
 
 async def test_prune_that_was_cancelled_while_it_waited_leaves_the_floor_unsettled(
-    table: LeaseTable, observe: Observer, old: Old
+    table: LeaseTable, observe: Observer, standing: Old
 ) -> None:
     """A floor that was laid and not waited for is no floor yet: the next prune waits again."""
     await use(table, KEY, 3)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(0.5):
             await table.prune(0)
     assert await observe.fence("") == 0
     pruning = asyncio.create_task(table.prune(0))
-    await asyncio.wait([pruning], timeout=0.4)
+    await asyncio.wait([pruning], timeout=0.7)
     assert not pruning.done()
     assert await observe.fence(KEY) == 3
-    await old.end(observe)
+    await standing.end()
     assert (await pruning).deleted == 1
 
 
-async def test_settled_floor_is_waited_for_no_more(table: LeaseTable, observe: Observer, dsn: str, old: Old) -> None:
+async def test_settled_floor_is_waited_for_no_more(table: LeaseTable, observe: Observer, dsn: str) -> None:
     """The wait is for the first prune alone: later ones are done at once, beside whatever transaction."""
     await use(table, KEY)
-    await old.end(observe)
     await table.prune(0)
     await use(table, KEY)
-    async with sessions(dsn, 1) as (session,), asleep(observe, session, "FROM lease"), asyncio.timeout(10):
+    async with sessions(dsn, 1) as (session,), asleep(observe, session, slow_write()), asyncio.timeout(10):
         assert (await table.prune(0)).deleted == 1
     assert await _settled(observe)
 
 
-async def test_first_prune_does_not_wait_for_a_guarded_transaction(table: LeaseTable, pool: Pool) -> None:
-    """Between its statements a fenced transaction has no snapshot: its next statement would see the floor."""
+async def test_first_prune_does_not_wait_for_a_transaction_between_two_statements(table: LeaseTable, dsn: str) -> None:
+    """A transaction that was guarded in the middle has the lock that a claim has, and an old snapshot, but is none."""
     await use(table, KEY)
     held = await acquire(table, "guarded")
-    async with held, pool.acquire() as connection, held.transaction(connection), asyncio.timeout(10):
+    async with sessions(dsn, 1) as (session,), session.transaction(isolation="repeatable_read"), asyncio.timeout(10):
+        await held.guard(session)
         assert (await table.prune(0)).deleted == 1
+    await held.release()
 
 
-async def test_first_prune_does_not_wait_for_queries_about_something_else(
-    table: LeaseTable, observe: Observer, dsn: str, server: Server
+@pytest.mark.parametrize("verb", ["prune", "advance_fences"])
+async def test_first_prune_does_not_wait_for_statements_that_do_not_write_the_table(
+    table: LeaseTable, pool: Pool, observe: Observer, dsn: str, verb: str
 ) -> None:
-    """A report over other tables, or another database's transaction, cannot be a claim, however long it takes."""
+    """A sleep, a wait for a lock of the application's own, a dump and a fenced transaction's report take their time.
+
+    That of the fenced transaction is guarded as ever, so it is over before an advance is.
+    """
     await use(table, KEY)
+    await observe.shift(KEY, -DAY)
     await observe.connection.execute("CREATE TABLE sale AS SELECT 1 AS n")
+    await observe.connection.execute("SELECT pg_advisory_lock(4713)")
+    held = await acquire(table, "guarded")
     async with (
-        sessions(dsn, 1, default_transaction_isolation="repeatable read") as (report,),
-        sessions(server.dsn, 1) as (other,),
-        asleep(observe, report, "FROM sale"),
-        asleep(observe, other),
-        asyncio.timeout(10),
+        sessions(dsn, 3, default_transaction_isolation="repeatable read") as (sleeper, waiter, dump),
+        pool.acquire() as fenced,
+        asleep(observe, sleeper),
+        asleep(observe, dump, "SELECT pg_sleep(60) FROM lease"),
+        asyncio.timeout(20),
     ):
-        assert (await table.prune(0)).deleted == 1
+        waiting = asyncio.create_task(waiter.execute("SELECT pg_advisory_lock(4713)"))
+        await until_blocked(observe.connection, waiter)
+        async with held.transaction(fenced):
+            report = asyncio.create_task(fenced.fetch("SELECT pg_sleep(2) FROM sale"))
+            steering = asyncio.create_task(getattr(table, verb)(1))
+            async with asyncio.timeout(1.8):
+                while not await _settled(observe):
+                    await asyncio.sleep(0.05)
+            await report
+        await steering
+        await observe.connection.execute("SELECT pg_advisory_unlock(4713)")
+        await waiting
+    await held.release()
+
+
+async def test_first_prune_does_not_wait_for_another_database(
+    dsn: str, server: Server, make_pool: MakePool, observe: Observer
+) -> None:
+    """In a copy of the database the table has the same number: its writers are none of this one's."""
+    await observe.connection.close()
+    async with asyncpg.create_pool(dsn, min_size=0, max_size=1) as before:
+        await LeaseTable(before).create()
+    ours = urlsplit(dsn).path.lstrip("/")
+    async with sessions(server.dsn, 1) as (owner,):
+        await owner.execute(f"CREATE DATABASE {ours}_copy TEMPLATE {ours}")
+        try:
+            copy = urlsplit(dsn)._replace(path=f"/{ours}_copy").geturl()
+            table = LeaseTable(await make_pool())
+            await use(table, KEY)
+            async with (
+                sessions(copy, 1) as (slow,),
+                observing(copy) as beside,
+                asleep(beside, slow, slow_write()),
+                asyncio.timeout(10),
+            ):
+                assert (await table.prune(0)).deleted == 1
+        finally:
+            await owner.execute(f"DROP DATABASE {ours}_copy WITH (FORCE)")
 
 
 async def test_first_prune_beside_a_long_write_does_not_wait_for_whoever_comes_later(
@@ -203,18 +291,18 @@ async def test_first_prune_beside_a_long_write_does_not_wait_for_whoever_comes_l
     await observe.connection.execute("CREATE TABLE sale (n int)")
     pool = await make_pool(min_size=4)
 
-    async def read() -> None:
+    async def write() -> None:
         while True:
-            await pool.fetch("SELECT pg_sleep(0.05), count(*) FROM lease")
+            await pool.execute(slow_write(seconds=0.05))
 
     async with sessions(dsn, 1) as (writer,), writer.transaction():
         await writer.execute("INSERT INTO sale VALUES (1)")
-        readers = [asyncio.create_task(read()) for _ in range(3)]
+        writers = [asyncio.create_task(write()) for _ in range(3)]
         async with asyncio.timeout(10):
             assert (await table.prune(0)).deleted == 1
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        for one in writers:
+            one.cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
 
 
 async def test_first_prunes_at_once_lay_one_floor(table: LeaseTable, observe: Observer, make_pool: MakePool) -> None:
@@ -246,12 +334,33 @@ async def test_first_prune_beside_one_that_has_just_laid_the_floor_goes_on(
     assert await pruning == Pruned(deleted=1, kept=0, floor=1)
 
 
-async def test_floor_wait_tells_those_told_before_alone(observe: Observer, old: Old, dsn: str) -> None:
-    """Whoever comes later can see the floor, so it is not waited for."""
+async def test_floor_wait_tells_those_told_before_alone(observe: Observer, standing: Old, dsn: str) -> None:
+    """Whoever comes later can see the floor, so it is not waited for, whatever it does."""
+    pid = str(standing.session.get_server_pid())
     await ask(observe.connection, STATEMENTS.floor_lay)
     found = await ask(observe.connection, STATEMENTS.floor_wait, "lease", None)
-    assert [pid for _, pid in found] == [str(old.pid)]
-    async with sessions(dsn, 1) as (late,), asleep(observe, late, "FROM lease"):
+    assert [pid for _, pid in found] == [pid]
+    async with sessions(dsn, 1) as (late,), asleep(observe, late, slow_write()):
         again = await ask(observe.connection, STATEMENTS.floor_wait, "lease", [one for one, _ in found])
         assert again == found
         assert len(await ask(observe.connection, STATEMENTS.floor_wait, "lease", None)) == 2
+
+
+async def test_floor_wait_tells_a_claim_that_waits_for_the_table_itself(observe: Observer, old: Old, dsn: str) -> None:
+    """Behind DDL a claim waits for a weaker lock first, with its snapshot in hand."""
+    await ask(observe.connection, STATEMENTS.floor_lay)
+    found = await ask(observe.connection, STATEMENTS.floor_wait, "lease", None)
+    async with sessions(dsn, 1) as (owner,):
+        async with owner.transaction():
+            await owner.execute("LOCK TABLE lease")
+            await observe.connection.execute("SELECT pg_advisory_unlock(4712)")
+            async with asyncio.timeout(10):
+                while (
+                    await observe.connection.fetchval(
+                        "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessShareLock'"
+                    )
+                    != 1
+                ):
+                    await asyncio.sleep(0.01)
+            assert await ask(observe.connection, STATEMENTS.floor_wait, "lease", [one for one, _ in found]) == found
+        assert isinstance(await old.end(), str)

@@ -9,7 +9,7 @@ import pytest
 
 from asyncpg_lease import LeaseTable, Pruned, _floor
 from tests.conftest import MakePool
-from tests.floor.calls import use
+from tests.floor.calls import slow_write, use
 from tests.pools.kinds import KINDS
 from tests.sql.calls import sessions
 from tests.support.databases import Server
@@ -44,7 +44,7 @@ async def test_floor_is_the_same_on_every_kind_of_pool(
         assert await use(table, key, 2) == 2
     async with sessions(observe.dsn, 1) as (slow,):
         # In the way of the first prune, which asks again until it is done.
-        query = asyncio.create_task(slow.fetch(f"SELECT pg_sleep(0.3) FROM {observe.table} LIMIT 1"))
+        query = asyncio.create_task(slow.execute(slow_write(observe.table, 0.7)))
         await asyncio.sleep(0.1)
         async with observe.locked("c's", "KEY SHARE"):
             assert await table.prune(0) == Pruned(deleted=4, kept=1, floor=2)
