@@ -13,7 +13,7 @@ from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import Row, ask_again
 from asyncpg_lease._rows import count_row
 from asyncpg_lease.errors import LeaseTableError
-from asyncpg_lease.schema import settle
+from asyncpg_lease.schema import explain, settle
 
 if TYPE_CHECKING:
     from asyncpg_lease._driver import Connection
@@ -73,7 +73,7 @@ async def prune(store: Store, older_than: float) -> Pruned:
 
     Each step is committed before the next: to stop in between leaves the floor higher than it need be.
     """
-    steps = _Steps(store, "prune()")
+    steps = _Steps(store, "prune()", "SELECT, INSERT, UPDATE, DELETE")
     found, fence, floor = await steps.counts("prunable", older_than)
     deleted = 0
     if found:
@@ -98,7 +98,7 @@ async def advance_fences(store: Store, by: int) -> int:
 
     The floor goes first, so that no new key starts below, and so that rows which began below can be seen.
     """
-    steps = _Steps(store, "advance_fences()")
+    steps = _Steps(store, "advance_fences()", "SELECT, INSERT, UPDATE")
     await steps.lay_floor()
     (greatest,) = await steps.counts("greatest")
     fence = greatest + by
@@ -121,9 +121,10 @@ async def advance_fences(store: Store, by: int) -> int:
 class _Steps:
     """The statements of one call, each a job of its own: the pool has its connection back in between."""
 
-    def __init__(self, store: Store, what: str) -> None:
+    def __init__(self, store: Store, what: str, rights: str) -> None:
         self._store = store
         self._what = what
+        self._rights = rights
 
     async def ask(self, step: _Step, *args: object) -> list[Row]:
         """Run one statement."""
@@ -134,10 +135,7 @@ class _Steps:
             try:
                 return await ask_again(connection, getattr(name.statements, step), *args)
             except asyncpg.InsufficientPrivilegeError as error:
-                if step != "prune":
-                    raise
-                problem = f"{error}: prune() needs GRANT DELETE ON {name} TO the role that uses the pool"
-                raise LeaseTableError(name.quoted, problem) from error
+                raise explain(error, name, self._rights) from error
 
         return await self._store.connections.run(self._what, work, STEP_LIMIT)
 

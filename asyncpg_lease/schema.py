@@ -189,8 +189,11 @@ def _wrong_columns(table: str, rows: Sequence[Row]) -> list[str]:
     return problems
 
 
-def explain(error: BaseException, name: TableName) -> BaseException:
-    """Return what the driver's error means for the table, or the error itself where it is about something else."""
+def explain(error: BaseException, name: TableName, rights: str = "SELECT, INSERT, UPDATE") -> BaseException:
+    """Return what the driver's error means for the table, or the error itself where it is about something else.
+
+    The rights are those that the call needs, all of them: whichever failed, it is one GRANT.
+    """
     table = name.quoted
     translated: LeaseTableError
     if isinstance(error, (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)):
@@ -200,7 +203,7 @@ def explain(error: BaseException, name: TableName) -> BaseException:
     elif isinstance(error, asyncpg.InsufficientPrivilegeError):
         schema = "" if name.schema is None else f" and GRANT USAGE ON SCHEMA {quote_name(name.schema)}"
         translated = LeaseTableError(
-            table, f"{error}: GRANT SELECT, INSERT, UPDATE ON {table}{schema} TO the role that uses the pool"
+            table, f"{error}: GRANT {rights} ON {table}{schema} TO the role that uses the pool"
         )
     elif is_mixed_up(error):
         # The driver adds a hint of many lines, which its own caller is to read.

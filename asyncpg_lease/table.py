@@ -216,7 +216,8 @@ class LeaseTable:
 
         Raises:
             TypeError, ValueError: `older_than` is no duration or out of its range.
-            LeaseTableError: there is no such table, or no right to use it; this alone needs DELETE.
+            LeaseTableError: there is no such table, or no right to use it; this alone needs DELETE, also where
+                there is nothing to delete.
             TimeoutError: no connection or no answer in 30 s; or, the first time, the message names the server processes
                 whose transactions go on. Nothing is lost: run it again.
 

@@ -10,7 +10,8 @@ import pytest
 COMMENT = re.compile(r"--.*$", re.MULTILINE)
 UPDATE = re.compile(r"\bUPDATE\s+lease\b.*?\bSET\b(.*?)(?:\bFROM\b\s+\w+\s+WHERE|\bWHERE\b)", re.DOTALL | re.IGNORECASE)
 FENCE = re.compile(r"(?:^|,)\s*(?:holder|fence)\s*=", re.IGNORECASE)
-DELETE = re.compile(r"\b(?:DELETE\s+FROM|TRUNCATE)\s+(?:ONLY\s+)?lease\b", re.IGNORECASE)
+# One of no row asks for the right alone.
+DELETE = re.compile(r"\b(?:DELETE\s+FROM|TRUNCATE)\s+(?:ONLY\s+)?lease\b(?!\s+WHERE\s+false\s*(?:\)|$))", re.IGNORECASE)
 LOCK = re.compile(r"\bFOR\s+UPDATE\b", re.IGNORECASE)
 
 STATEMENTS = {
@@ -46,4 +47,5 @@ def test_rule_finds_what_it_is_for() -> None:
     assert culprits("UPDATE lease AS target SET expires_at = $2, holder = $1 FROM free WHERE true") != []
     assert culprits("DELETE FROM lease WHERE key = $1") != []
     assert culprits("SELECT FROM lease FOR UPDATE; DELETE FROM lease WHERE key = $1") != []
+    assert culprits("DELETE FROM lease WHERE false OR key = $1") != []
     assert culprits("UPDATE lease SET released_at = clock_timestamp() WHERE fence = $1") == []

@@ -20,6 +20,7 @@ from tests.support.typing import Connection
 from tests.table.roles import MakeRole
 
 KEY = "k"
+ALL_RIGHTS = r'GRANT SELECT, INSERT, UPDATE, DELETE ON "public"\."lease" .*TO'
 
 
 async def test_prune_deletes_what_has_been_free_that_long_and_nothing_else(
@@ -188,15 +189,16 @@ async def test_prune_without_the_right_to_delete_says_what_to_run(
     observe: Observer,
     make_role: MakeRole,
 ) -> None:
-    """A role that may lease may not delete by that: the error has the GRANT, and nothing is deleted."""
+    """A role that may lease may not delete by that: the error has the GRANT, and nothing is written."""
     await use(table, KEY, 3)
     pool = await make_role("GRANT SELECT, INSERT, UPDATE ON lease TO {role}")
     weak = LeaseTable(pool)
     await weak.verify()
-    with pytest.raises(LeaseTableError, match=r'GRANT DELETE ON "public"\."lease" TO') as caught:
-        await weak.prune(0)
-    assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
-    assert await observe.fence(KEY) == 3
+    for older_than in (0, DAY):
+        with pytest.raises(LeaseTableError, match=ALL_RIGHTS) as caught:
+            await weak.prune(older_than)
+        assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
+    assert [(row["key"], row["fence"]) for row in await observe.rows()] == [(KEY, 3)]
     await observe.connection.execute(f"GRANT DELETE ON lease TO {await pool.fetchval('SELECT current_user')}")
     assert await weak.prune(0) == Pruned(deleted=1, kept=0, floor=3)
 
@@ -215,19 +217,26 @@ async def test_steering_needs_rights_on_the_columns_alone_and_delete(
     assert await observe.fence(KEY) == 9
 
 
-@pytest.mark.parametrize("verb", ["prune", "advance_fences"])
-async def test_steering_without_the_right_to_update_says_what_to_run(
-    table: LeaseTable,
-    observe: Observer,
-    make_role: MakeRole,
-    verb: str,
+@pytest.mark.parametrize("granted", ["SELECT", "SELECT, DELETE", "SELECT, INSERT, DELETE", "INSERT, UPDATE, DELETE"])
+async def test_prune_without_whichever_right_names_all_that_it_needs(
+    table: LeaseTable, observe: Observer, make_role: MakeRole, granted: str
 ) -> None:
-    """A role that only reads is told what it lacks, and the rows stay as they are."""
+    """One GRANT is enough, whichever right was missed first, and the rows stay as they are."""
     await use(table, KEY, 3)
-    await observe.shift(KEY, -DAY)
+    weak = LeaseTable(await make_role(f"GRANT {granted} ON lease TO {{role}}"))
+    with pytest.raises(LeaseTableError, match=ALL_RIGHTS):
+        await weak.prune(0)
+    assert await observe.fence(KEY) == 3
+
+
+async def test_advance_without_the_right_to_update_says_what_to_run(
+    table: LeaseTable, observe: Observer, make_role: MakeRole
+) -> None:
+    """A role that only reads is told what it lacks, and the rows stay as they are; DELETE is not needed."""
+    await use(table, KEY, 3)
     weak = LeaseTable(await make_role("GRANT SELECT ON lease TO {role}"))
     with pytest.raises(LeaseTableError, match=r'GRANT SELECT, INSERT, UPDATE ON "public"\."lease"'):
-        await getattr(weak, verb)(1)
+        await weak.advance_fences(1)
     assert await observe.fence(KEY) == 3
 
 

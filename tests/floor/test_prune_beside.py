@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy
 from tests.support.typing import Connection, Pool
 
 KEY = "k"
-DELETE = "DELETE FROM"
+DELETE = "), pruned AS ("
 
 
 async def test_prune_passes_over_a_row_that_is_guarded(table: LeaseTable, pool: Pool, observe: Observer) -> None:
