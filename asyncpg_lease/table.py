@@ -230,16 +230,17 @@ class LeaseTable:
 
         The fence of each row and the floor become the same: the greatest of them all, plus `by`. Tenures that are live
         are over by that: their next renewal finds another fence, their bodies are stopped, and their keys stay shut
-        until they would have run out, so that nobody starts beside them. A guarded transaction is waited for, however
-        long it takes; a warning says so. Until this has returned, a fence may still be handed out a second time. Where
-        it was cancelled or has failed, run it again.
+        until they would have run out, so that nobody starts beside them, not even the same explicit holder. `get()` and
+        `leases()` show such a key as held, with `revoked_at`; `revoke(key, force=True)` opens it at once. A guarded
+        transaction is waited for, however long it takes; a warning says so. Until this has returned, a fence may still
+        be handed out a second time. Where it was cancelled or has failed, run it again.
 
         Args:
             by: more than the number of acquisitions, of all keys together, that may have been lost, plus the `by` of
                 any advance_fences() among what was lost; 1 to 2**40. Too much does no harm.
 
         Returns:
-            The fence that all rows and the floor have now; a new tenure has a greater one.
+            The fence that all rows and the floor have now, which no tenure has; every new tenure has a greater one.
 
         Raises:
             TypeError, ValueError: `by` is no int or out of its range, or fences would come to 2**62.

@@ -242,11 +242,12 @@ class Model:
         return Swept(len(deleted), len(free) - len(deleted), self.floor or 0)
 
     def advance_fences(self, by: int) -> Answer:
-        """All fences and the floor become the same one, above every one before; whoever has a key keeps it shut."""
+        """All fences and the floor become the same, greater one; whoever has a key is revoked, and keeps it shut."""
         fence = max([self.floor or 0, *(row.fence for row in self.rows.values())]) + by
         self._raise_floor(fence)
         for row in self.rows.values():
             row.fence = fence
+            row.revoked = row.revoked or row.state == "held"
         self.changed |= self.rows.keys()
         return Lifted(fence)
 
