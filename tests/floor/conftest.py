@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tests.pools.conftest import make_login
 from tests.sql.conftest import session
 from tests.table.conftest import make_role
 
-__all__ = ["make_role", "session"]
+__all__ = ["make_login", "make_role", "session"]
