@@ -128,7 +128,7 @@ class Lease:
         """Whether an operator asked to give the lease up, by `LeaseTable.revoke`; known by the next renewal.
 
         The body has been cancelled for it, unless `on_lost` is "flag". Renewals go on while it ends, and what it writes
-        in `transaction` meanwhile is accepted.
+        in `transaction` meanwhile is accepted. False where the tenure was ended by force: `lost` says so.
         """
         return self._holding.revoked
 

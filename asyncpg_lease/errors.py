@@ -151,7 +151,7 @@ class LeaseLostError(LeaseError):
         reason: ``taken_over`` (another tenure is in the row), ``expired`` (the row ran out and nobody has it),
             ``deleted`` (there is no row), ``unreachable`` (no renewal was confirmed in time), ``stalled`` (the
             same, because the event loop or the process stood still) or ``revoked`` (an operator asked to give it up,
-            or ended it by force).
+            or ended it by force and nobody has the key yet).
         taken_by: the holder that has the key now, where that is known.
     """
 
