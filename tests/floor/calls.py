@@ -44,6 +44,12 @@ async def fill(connection: Connection, rows: int, *, fence: int = 1) -> None:
     )
 
 
+async def is_settled(observe: Observer) -> bool:
+    """Tell whether the floor was laid, and claims that began before it were waited for."""
+    row = await observe.row("")
+    return row is not None and row["released_at"] is not None
+
+
 def slow_write(table: str = "lease", seconds: float = 60) -> str:
     """Return a statement that locks the table as a claim does, takes its time, and writes nothing."""
     return (
