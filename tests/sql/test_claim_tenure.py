@@ -121,14 +121,16 @@ async def test_join_of_an_expired_row_is_a_new_tenure(session: Connection, obser
     assert second.acquired_at > first.acquired_at
 
 
-async def test_join_keeps_the_request_to_give_up(session: Connection, observe: Observer) -> None:
-    """A revocation is of the tenure: who joins it joins that too, who takes over does not."""
+async def test_claim_of_a_revoked_tenure_of_its_own_is_refused_and_keeps_the_request(
+    session: Connection, observe: Observer
+) -> None:
+    """A revocation is of the tenure, which nobody joins any more: it would be kept alive by that."""
     await claim_granted(session, "k")
     await session.execute("UPDATE lease SET revoked_at = clock_timestamp()")
-    await claim_granted(session, "k")
     row = await observe.row("k")
-    assert row is not None
-    assert row["revoked_at"] is not None
+    refused = await claim_refused(session, "k")
+    assert (refused.holder, refused.fence) == ("me", 1)
+    assert await observe.row("k") == row
 
 
 async def test_take_over_clears_what_was_the_old_tenures(session: Connection, observe: Observer) -> None:
