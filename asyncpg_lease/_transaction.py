@@ -12,6 +12,7 @@ import asyncpg
 from asyncpg_lease._driver import is_usable, terminate
 from asyncpg_lease._options import Duration, fold_duration
 from asyncpg_lease._tasks import CANCELLED_LIMIT
+from asyncpg_lease._words import describe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -102,7 +103,7 @@ async def opened(connection: AnyConnection, isolation: Isolation | None, idle: i
             terminate(connection)
             if not isinstance(failure, Exception):
                 raise
-            error.add_note(f"the rollback failed, and the connection is closed: {failure!r}")
+            error.add_note(f"the rollback failed, and the connection is closed: {describe(failure)}")
         raise
     if not is_usable(connection):
         raise ConnectionError(_closed_text(idle))
