@@ -35,7 +35,7 @@ from asyncpg_lease.cli._server import EmbeddedServer
 from tests.support.databases import TEST_SETTINGS
 
 _HEADER = re.compile(r"^# (why|test): *(.+?) *$", re.MULTILINE)
-_AT_ONCE = 4
+_AT_ONCE = 6
 _DSN = "ASYNCPG_LEASE_TEST_DSN"
 _TEST_SECONDS = 30
 _PATCH_SECONDS = 120
