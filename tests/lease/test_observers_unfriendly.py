@@ -161,6 +161,8 @@ kept = Kept()
         (kept.append, "Kept.append"),
         (kept, object.__repr__(kept)),
     ],
+    # Its address is another one in each process.
+    ids=["function", "method", "builtin", "builtin method", "object"],
 )
 def test_observer_is_called_by_its_module_and_name_or_by_its_class(observer: object, label: str) -> None:
     """What the log calls it is made without a line of its code."""

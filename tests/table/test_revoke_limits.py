@@ -26,7 +26,8 @@ async def test_revoke_gives_a_locked_row_up_for_good(
     row = await observe.row(KEY)
     async with observe.locked(KEY):
         with pytest.raises(TimeoutError, match=f"another session has the row of lease {KEY!r} locked: nothing was"):
-            await table.revoke(KEY, force=True)
+            async with asyncio.timeout(3):
+                await table.revoke(KEY, force=True)
     await asyncio.sleep(0.1)
     assert await observe.row(KEY) == row
     await held.release()
@@ -57,7 +58,8 @@ async def test_revoke_of_a_row_that_may_not_be_changed_is_an_error(
         "ALTER TABLE lease ENABLE ROW LEVEL SECURITY; CREATE POLICY look ON lease FOR SELECT USING (true)"
     )
     with pytest.raises(LeaseTableError, match="row-level security or a trigger"):
-        await LeaseTable(role).revoke(KEY)
+        async with asyncio.timeout(3):
+            await LeaseTable(role).revoke(KEY)
     await held.release()
 
 
