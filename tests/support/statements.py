@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-CLAIM = "WITH seen AS"
+CLAIM = "), mine AS ("
 RENEW = "WITH asked AS"
-RELEASE = "released_at = clock_timestamp()"
+RELEASE = "WITH released AS ("
 # What asyncpg sends when a connection goes back to its pool.
 RESET = "pg_advisory_unlock_all"
