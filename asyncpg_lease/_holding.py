@@ -259,6 +259,8 @@ class Holding:
     def _lose(self, reason: LossReason, taken_by: str | None, cause: BaseException | None) -> None:
         """Take note of a loss, and tell the body; awaits nothing."""
         self.gone = True
+        if self._draining is not None:
+            self._draining.cancel()
         self.lost = self._loss(reason, taken_by)
         self.lost.__cause__ = cause
         self.over.set()
@@ -292,12 +294,11 @@ class Holding:
 
     def _end_drain(self) -> None:
         """Give up a revoked tenure whose body has not ended in time: its row runs out."""
-        if not self.gone:
-            self._heartbeat.stop()
-            problem = f"the body had not ended within its drain of {self.options.drain:g} s after the revocation"
-            remaining = self.remaining
-            self._lose("revoked", None, TimeoutError(problem))
-            self.store.let_others_first(self.claim.tenure.key, remaining)
+        self._heartbeat.stop()
+        problem = f"the body had not ended within its drain of {self.options.drain:g} s after the revocation"
+        remaining = self.remaining
+        self._lose("revoked", None, TimeoutError(problem))
+        self.store.let_others_first(self.claim.tenure.key, remaining)
 
     def _tell_body(self, why: str) -> None:
         """Wake whoever waits for a loss, and cancel the body; before anybody is told who may take his time."""

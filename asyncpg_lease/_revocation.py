@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import asyncpg
 
-from asyncpg_lease._driver import ask_again, unreadable
-from asyncpg_lease._rows import LeaseInfo, revocation_row
+from asyncpg_lease._driver import ask_again
+from asyncpg_lease._rows import LeaseInfo, RevocationOutcome, revocation_row
 from asyncpg_lease.errors import LeaseTableError
 from asyncpg_lease.schema import settle
 
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from asyncpg_lease._store import Store
 
 __all__ = ["Revocation", "RevocationOutcome", "revoke"]
-
-RevocationOutcome: TypeAlias = Literal[
-    "revoked", "expired", "already_revoked", "other_tenure", "resting", "free", "unknown"
-]
-"""What a revocation did, or why it did nothing.
-
-``revoked``: the holder is asked to give the key up, and learns of it by its next renewal. ``expired``: by force, the
-row has run out. ``already_revoked``: its holder was asked before, and has not left yet. ``other_tenure``: the tenure
-with the given fence is over, and the row has another one. ``resting``: released already, and kept shut by its
-min_hold. ``free``: nobody has the key. ``unknown``: nobody ever had it, or its row was pruned.
-"""
 
 _SENTENCES: Mapping[RevocationOutcome, str] = {
     "revoked": "its holder learns of it by its next renewal, and keeps the key until its body has ended",
@@ -44,9 +33,6 @@ _SENTENCES: Mapping[RevocationOutcome, str] = {
     "free": "nobody has it",
     "unknown": "there is no such key",
 }
-_OUTCOMES: Mapping[str, RevocationOutcome] = {
-    outcome: outcome for outcome in _SENTENCES if outcome != "unknown"
-}  # the statement answers no row for that one
 
 LOCK_LIMIT = 10.0
 """Seconds to wait for a row that another session has locked."""
@@ -95,13 +81,10 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
                 raise TimeoutError(msg) from error
             if not rows:
                 return Revocation(key, "unknown", None)
-            word, info = revocation_row(rows[0])
+            outcome, info = revocation_row(rows[0])
+            if outcome is not None:
+                return Revocation(key, outcome, info)
             # The row changed between the statement's look and its write. Each turn sees a later change.
-            if word == "raced":
-                continue
-            if word not in _OUTCOMES:
-                raise unreadable(word)
-            return Revocation(key, _OUTCOMES[word], info)
         problem = f"the row of lease {key!r} cannot be changed: row-level security or a trigger keeps it from this role"
         raise LeaseTableError(store.name.quoted, problem)
 

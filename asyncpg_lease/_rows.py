@@ -19,6 +19,7 @@ __all__ = [
     "LeaseInfo",
     "ReleaseRow",
     "RenewRow",
+    "RevocationOutcome",
     "State",
     "claim_row",
     "count_row",
@@ -32,6 +33,17 @@ __all__ = [
 
 Outcome: TypeAlias = Literal["renewed", "busy", "lost"]
 State: TypeAlias = Literal["held", "resting", "free"]
+
+RevocationOutcome: TypeAlias = Literal[
+    "revoked", "expired", "already_revoked", "other_tenure", "resting", "free", "unknown"
+]
+"""What a revocation did, or why it did nothing.
+
+``revoked``: the holder is asked to give the key up, and learns of it by its next renewal. ``expired``: by force, the
+row has run out. ``already_revoked``: its holder was asked before, and has not left yet. ``other_tenure``: the tenure
+with the given fence is over, and the row has another one. ``resting``: released already, and kept shut by its
+min_hold. ``free``: nobody has the key. ``unknown``: nobody ever had it, or its row was pruned.
+"""
 
 T = TypeVar("T")
 
@@ -47,6 +59,15 @@ _HOWS: Mapping[str, How | None] = {
 }
 _OUTCOMES: Mapping[str, Outcome] = {"renewed": "renewed", "busy": "busy", "lost": "lost"}
 _STATES: Mapping[str, State] = {"held": "held", "resting": "resting", "free": "free"}
+_REVOCATIONS: Mapping[str, RevocationOutcome | None] = {
+    "revoked": "revoked",
+    "expired": "expired",
+    "already_revoked": "already_revoked",
+    "other_tenure": "other_tenure",
+    "resting": "resting",
+    "free": "free",
+    "raced": None,
+}
 _TRUTHS = {"true": True, "false": False}
 _LIVES = {"live": True, "over": False}
 _SNAPSHOTS: Mapping[str, Literal["new", "old"]] = {"new": "new", "old": "old"}
@@ -186,10 +207,10 @@ def info_row(row: Sequence[object]) -> LeaseInfo:
     )
 
 
-def revocation_row(row: Sequence[object]) -> tuple[str, LeaseInfo]:
-    """Read the row of revoke.sql: what was done, and the key's row; raises as `claim_row` does."""
+def revocation_row(row: Sequence[object]) -> tuple[RevocationOutcome | None, LeaseInfo]:
+    """Read the row of revoke.sql: what was done (None: a race hid it), and the row; raises as `claim_row` does."""
     outcome, *info = row
-    return _text(outcome), info_row(info)
+    return _word(_REVOCATIONS, outcome), info_row(info)
 
 
 def renew_rows(rows: Sequence[Sequence[object]]) -> list[RenewRow]:
