@@ -67,6 +67,7 @@ async def test_first_prune_does_not_wait_for_statements_that_do_not_write_the_ta
             async with asyncio.timeout(1.8):
                 while not await is_settled(observe):
                     await asyncio.sleep(0.05)
+            assert not report.done()
             await report
         await steering
         await observe.connection.execute("SELECT pg_advisory_unlock(4713)")
