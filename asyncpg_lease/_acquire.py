@@ -198,9 +198,9 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
         LeaseUnavailableError: somebody else has the key.
         LeaseTimeoutError: somebody else still had it when the wait was over; within `wait` + 1 s.
         LeaseTableError: the message says what to run.
-        TimeoutError: no connection or no answer within the ttl.
-        Exception: what the driver raised; so too where a connection gave no answer for a tenth of the ttl, 3 s at
-            least and 15 s at most, and was closed for that.
+        TimeoutError: no connection or no answer within the ttl; or the connection gave no answer for a tenth of the
+            ttl, 3 s at least and 15 s at most, and was closed for that.
+        Exception: what the driver raised.
 
     Example:
         ```python

@@ -119,9 +119,13 @@ class Claims:
                 self._abandon(job, attempt)
             raise
         except Exception as error:
+            # The driver knows of a link that was cut, and not that it was cut for its silence.
+            overdue = job.overdue
             error.add_note(f"in {job.what}")
             if cancelled := await wait_shielded([attempt.settled], GIVE_BACK_LIMIT / 2):
                 raise cancelled from None
+            if overdue is not None:
+                raise overdue from error
             raise
 
     def _abandon(self, job: Job, attempt: _Attempt) -> list[asyncio.Future[Any]]:
