@@ -42,6 +42,8 @@ ONCE = [
 # These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
 _SQL_OF_FENCING = ("bad_input", "elsewhere", "paused", "sql_functions", "sql_rules", "sql_trigger", "stopped_clients")
 ON_THE_SERVER = [
+    "tests/failover",
+    "tests/faults",
     "tests/floor",
     "tests/machine",
     "tests/sql",
@@ -49,6 +51,12 @@ ON_THE_SERVER = [
     *(f"tests/fencing/test_{name}.py" for name in _SQL_OF_FENCING),
 ]
 ON_THE_DRIVER = ["tests/cancellation", "tests/faulty", "tests/pools"]
+# Where the faults are that users of locks have met, and all others that the guarantees are about.
+FAULTS = [
+    *("tests/faults", "tests/failover", "tests/cancellation", "tests/heartbeat", "tests/faulty"),
+    *("tests/lease", "tests/sql", "tests/table/test_create.py", "tests/options"),
+]
+ROUNDS = 5
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
 IN_A_CONTAINER = ["tests/containers", "tests/sql", "tests/table", "tests/lease/test_life_cycle.py"]
 
@@ -166,7 +174,7 @@ def broken(session: nox.Session) -> None:
     """Break the package, one patch at a time: the tests that a patch names must fail."""
     install_package(session)
     with outside_the_checkout() as copy, session.chdir(copy):
-        session.run("python", "-m", "tests.broken.run", *session.posargs)
+        session.run("python", "-m", "tests.broken", *session.posargs)
     if not session.posargs:
         note_checked(session)
 
@@ -191,6 +199,23 @@ def fencing(session: nox.Session) -> None:
         session.run(*run)
         if programs := find_programs(session):
             session.run(*run, f"--programs={programs}")
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Run what breaks things five times in a row, on the wheel's PostgreSQL and on the system's.
+
+    An argument is another number of rounds.
+    """
+    install_package(session)
+    rounds = int(session.posargs[0]) if session.posargs else ROUNDS
+    servers: list[list[str]] = [[]]
+    if programs := find_programs(session):
+        servers.append([f"--programs={programs}", "--server-label=debian"])
+    with outside_the_checkout() as copy, session.chdir(copy):
+        for server in servers:
+            for _ in range(rounds):
+                session.run("python", "-m", "pytest", "--numprocesses", PROCESSES, *server, *FAULTS)
 
 
 @nox.session

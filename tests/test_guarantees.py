@@ -1,0 +1,46 @@
+"""docs/explanation/guarantees.md names the tests that show each guarantee: they exist, and can fail."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+PAGES = ["guarantees", "failure-modes", "failover"]
+
+
+def guarantees() -> dict[str, list[str]]:
+    """Return the tests that are named for each guarantee."""
+    text = (ROOT / "docs/explanation/guarantees.md").read_text()
+    sections = re.split(r"^## (?=[GN]\d)", text, flags=re.MULTILINE)[1:]
+    named = {section.partition(":")[0]: NAMED.findall(section) for section in sections}
+    return {name: ["::".join(test) for test in tests] for name, tests in named.items()}
+
+
+def broken_tests() -> set[str]:
+    """Return the tests that are known to fail where a line of the package is taken out."""
+    patches = (ROOT / "tests/broken").glob("*.patch")
+    named = (re.findall(r"^# test: *(\S+)", patch.read_text(), re.MULTILINE) for patch in patches)
+    return {test.partition("[")[0] for tests in named for test in tests}
+
+
+def test_guarantees_are_the_seven_and_what_is_not_promised() -> None:
+    """The page has a section for each."""
+    assert list(guarantees()) == [*(f"G{number}" for number in range(1, 8)), "N1"]
+
+
+@pytest.mark.parametrize("name", [f"G{number}" for number in range(1, 8)])
+def test_guarantee_has_a_test_that_was_seen_to_fail(name: str) -> None:
+    """Each guarantee is shown by a test that fails on a package without what keeps it."""
+    assert set(guarantees()[name]) & broken_tests()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tests_that_a_page_names_exist(page: str) -> None:
+    """No page names a test that is not there."""
+    for path, name in NAMED.findall((ROOT / f"docs/explanation/{page}.md").read_text()):
+        text = (ROOT / path).read_text()
+        assert not name or re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), (path, name)
