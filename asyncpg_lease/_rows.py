@@ -84,7 +84,8 @@ class LeaseInfo:
         acquired_at: when that tenure began, by the server's clock, aware UTC.
         expires_at: when it runs out or ran out, by the server's clock, aware UTC.
         expires_in: seconds from the moment of reading to `expires_at`; negative where that is past.
-        state: ``held`` (live), ``resting`` (released, kept shut by min_hold) or ``free``.
+        state: ``held`` (live), ``resting`` (released, kept shut by min_hold) or ``free``; the last also where it was
+            released, and the server's clock has stepped back so that `expires_at` is in the future again.
         released_at: when its holder left it in order, by the server's clock, aware UTC; None while it is held, and for
             ever after a crash or a loss: a free key without it has run out, at `expires_at`.
         revoked_at: when its holder was first asked to give it up, by the server's clock, aware UTC; None: it was not.

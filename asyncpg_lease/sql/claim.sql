@@ -12,12 +12,17 @@
 --   taken  the change of hands, or, for one's own live tenure, the join: same fence, never a shorter expiry
 --   floor  where new keys start; the lock makes a prune that raises it wait for this insert
 --   fresh  the first row of a key; without a conflict target, so that no race can raise a unique violation
+-- A key that was released is free, or rests for as long as the release said. Where the server's clock has stepped back since
+-- by more than that rest, it is over: that much is certain, and a key without a rest is never shut by such a step.
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
 -- Answers one row: how (fresh, taken_over, joined, unavailable, or resting under a min_hold), holder, fence,
 -- acquired_at, expires_at and seconds left, the holder before; nulls where a race for a new key hid the winner.
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH seen AS (
-    SELECT holder, fence, acquired_at, expires_at, released_at FROM lease WHERE key = $1::text
+    SELECT
+        holder, fence, acquired_at, expires_at, released_at,
+        expires_at > clock_timestamp() AND (clock_timestamp() <= released_at - (expires_at - released_at)) IS NOT TRUE AS shut
+    FROM lease WHERE key = $1::text
 ), mine AS (
     SELECT key, holder, released_at, true AS live FROM lease
     WHERE key = $1::text AND holder = $2::text AND released_at IS NULL AND expires_at > clock_timestamp()
@@ -25,7 +30,8 @@ WITH seen AS (
     FOR NO KEY UPDATE SKIP LOCKED
 ), ended AS (
     SELECT key, holder, released_at, false AS live FROM lease
-    WHERE key = $1::text AND expires_at <= clock_timestamp() AND $4::text = 'stamp'
+    WHERE key = $1::text AND $4::text = 'stamp'
+        AND (expires_at <= clock_timestamp() OR clock_timestamp() <= released_at - (expires_at - released_at))
     FOR UPDATE SKIP LOCKED
 ), free AS (
     SELECT * FROM mine UNION ALL SELECT * FROM ended
@@ -55,7 +61,9 @@ WITH seen AS (
     UNION ALL
     SELECT 'fresh', holder, fence, acquired_at, expires_at, NULL FROM fresh
     UNION ALL
-    SELECT CASE WHEN released_at IS NOT NULL AND expires_at > clock_timestamp() THEN 'resting' ELSE 'unavailable' END, holder, fence, acquired_at, expires_at, NULL
+    SELECT
+        CASE WHEN released_at IS NOT NULL AND shut THEN 'resting' ELSE 'unavailable' END,
+        holder, fence, acquired_at, CASE WHEN shut THEN expires_at ELSE least(expires_at, clock_timestamp()) END, NULL
     FROM seen
     WHERE NOT EXISTS (SELECT FROM taken) AND NOT EXISTS (SELECT FROM fresh)
 )

@@ -15,7 +15,7 @@ FROM (VALUES ('stamp'::text)) AS own (stamp) LEFT JOIN LATERAL (
         extract(epoch FROM expires_at)::float8,
         (extract(epoch FROM expires_at) - extract(epoch FROM clock_timestamp()))::float8,
         CASE
-            WHEN expires_at <= clock_timestamp() THEN 'free'
+            WHEN expires_at <= clock_timestamp() OR clock_timestamp() <= released_at - (expires_at - released_at) THEN 'free'
             WHEN released_at IS NOT NULL THEN 'resting'
             ELSE 'held'
         END,

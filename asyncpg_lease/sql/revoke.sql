@@ -33,7 +33,9 @@ WITH seen AS (
             ELSE target.expires_at
         END
     WHERE target.key = $1::text AND target.key <> '' AND target.fence = coalesce($2::text::bigint, target.fence)
-        AND target.expires_at > clock_timestamp() AND $5::text = 'stamp' AND (SELECT milliseconds FROM bound) IS NOT NULL
+        AND target.expires_at > clock_timestamp()
+        AND (clock_timestamp() <= target.released_at - (target.expires_at - target.released_at)) IS NOT TRUE
+        AND $5::text = 'stamp' AND (SELECT milliseconds FROM bound) IS NOT NULL
         AND ($3::text::bool OR (target.released_at IS NULL AND target.revoked_at IS NULL))
     RETURNING key, holder, fence, acquired_at, expires_at, released_at, revoked_at
 ), result AS (
@@ -42,7 +44,7 @@ WITH seen AS (
     SELECT
         CASE
             WHEN fence <> $2::text::bigint THEN 'other_tenure'
-            WHEN expires_at <= clock_timestamp() THEN 'free'
+            WHEN expires_at <= clock_timestamp() OR clock_timestamp() <= released_at - (expires_at - released_at) THEN 'free'
             WHEN NOT $3::text::bool AND released_at IS NOT NULL THEN 'resting'
             WHEN NOT $3::text::bool AND revoked_at IS NOT NULL THEN 'already_revoked'
             ELSE 'raced'
@@ -59,7 +61,7 @@ SELECT
     extract(epoch FROM expires_at)::float8,
     (extract(epoch FROM expires_at) - extract(epoch FROM clock_timestamp()))::float8,
     CASE
-        WHEN expires_at <= clock_timestamp() THEN 'free'
+        WHEN expires_at <= clock_timestamp() OR clock_timestamp() <= released_at - (expires_at - released_at) THEN 'free'
         WHEN released_at IS NOT NULL THEN 'resting'
         ELSE 'held'
     END,

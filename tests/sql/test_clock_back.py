@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from asyncpg_lease import LeaseTable, lease
-from tests.sql.calls import Asked, claim_granted, outcome, release
+from tests.sql.calls import Asked, claim, claim_granted, claim_refused, outcome, release
 from tests.support.observe import Observer
 from tests.support.typing import Connection
 
@@ -45,6 +45,54 @@ async def test_clock_that_stepped_back_does_not_keep_a_released_key_shut(
     assert await release(session, "l", min_hold=5) == 1
     left = await session.fetchval("SELECT expires_at - clock_timestamp() FROM lease WHERE key = 'l'")
     assert timedelta(seconds=4) < left <= timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_clock_that_stepped_back_opens_what_was_released_before(
+    session: Connection, table: LeaseTable, observe: Observer, step: float
+) -> None:
+    """A key that was released before the step is free at once, by every statement's word."""
+    await claim_granted(session, "k")
+    assert await release(session, "k") == 1
+    await observe.shift("k", step)
+    info = await table.get("k")
+    assert info is not None
+    assert info.expires_in > step / 2
+    assert (info.state, (await table.leases())[0].state) == ("free", "free")
+    assert [(await table.revoke("k", force=force)).outcome for force in (False, True)] == ["free", "free"]
+    row = await claim_granted(session, "k", "other", ttl=5)
+    assert (row.how, row.fence) == ("fresh", 2)
+    assert 4 < row.expires_in <= 5
+
+
+@pytest.mark.parametrize(("step", "state"), [(1.0, "resting"), (28.0, "resting"), (32.0, "free"), (3600.0, "free")])
+async def test_clock_that_stepped_back_keeps_a_resting_key_shut_for_twice_its_rest_at_most(
+    session: Connection, table: LeaseTable, observe: Observer, step: float, state: str
+) -> None:
+    """A rest from the future goes on where it may not be over, and is over where the step was longer than the rest."""
+    await claim_granted(session, "k")
+    assert await release(session, "k", min_hold=30) == 1
+    await observe.shift("k", step)
+    info = await table.get("k")
+    assert info is not None
+    assert (info.state, (await table.leases())[0].state) == (state, state)
+    assert (await table.revoke("k")).outcome == state
+    claimed = await claim(session, "k", "other")
+    assert claimed is not None
+    assert (claimed.how, claimed.resting) == (("fresh", False) if state == "free" else (None, True))
+
+
+async def test_clock_that_stepped_back_tells_losers_of_a_released_key_no_wait(
+    session: Connection, observe: Observer
+) -> None:
+    """Who finds such a key locked by its next holder's claim is told nothing of the time that was."""
+    await claim_granted(session, "k")
+    assert await release(session, "k") == 1
+    await observe.shift("k", 3600)
+    async with observe.locked("k"):
+        refused = await claim_refused(session, "k", "other")
+        assert not refused.resting
+        assert refused.expires_in <= 0
 
 
 async def test_clock_that_stepped_back_leaves_joins_valid(session: Connection, observe: Observer) -> None:
