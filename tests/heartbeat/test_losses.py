@@ -8,12 +8,10 @@ import time
 import pytest
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
-from asyncpg_lease.events import Lost, RenewFailed
+from asyncpg_lease.events import Lost
 from tests.conftest import MakePool
-from tests.support.bodies import Bodies
 from tests.support.harms import Harm, harms
 from tests.support.leasing import Recorder, here, until, warm
-from tests.support.leftovers import library_tasks
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import RENEW
@@ -58,103 +56,6 @@ async def test_loss_that_verify_finds_has_its_reason_and_cancels_nothing(
     assert (caught.value.reason, caught.value.taken_by) == (reason, taken_by)
     assert held.lost is None
     await held.release()
-
-
-@pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("fault", ["cut", "frozen", "refused"])
-async def test_unreachable_server_stops_the_body_before_others_get_in(
-    make_pool: MakePool, proxy: Proxy, bodies: Bodies, fault: str
-) -> None:
-    """With no renewal confirmed the body has ended before the row can run out for others."""
-    mine, others = await make_pool(proxy.dsn), await make_pool()
-    await warm(mine)
-
-    async def hold() -> LeaseLostError:
-        with pytest.raises(LeaseLostError) as caught:
-            async with lease(mine, KEY, ttl=1.5):
-                with bodies.running("A"):
-                    await asyncio.sleep(0.3)
-                    if fault == "frozen":
-                        proxy.freeze()
-                    else:
-                        proxy.refuse()
-                    if fault == "cut":
-                        proxy.reset_links()
-                    elif fault == "refused":
-                        mine.terminate()
-                    await asyncio.sleep(10)
-        return caught.value
-
-    async def compete() -> None:
-        async with lease(LeaseTable(others, poll=0.05), KEY, wait=10):
-            with bodies.running("B"):
-                await asyncio.sleep(0.05)
-
-    task = asyncio.create_task(hold())
-    await until(lambda: bodies.all)
-    started = time.monotonic()
-    await compete()
-    assert time.monotonic() - started < 2.5
-    loss = await task
-    proxy.thaw()
-    await proxy.accept()
-    assert not bodies.overlapping()
-    assert [body.who for body in bodies.all] == ["A", "B"]
-    assert loss.reason == "unreachable"
-    if fault == "cut":
-        assert isinstance(loss.__cause__, Exception)
-
-
-async def test_deadline_does_not_wait_for_a_renewal_that_hangs(
-    make_pool: MakePool, proxy: Proxy, table: LeaseTable, observe: Observer
-) -> None:
-    """The body is cancelled at its deadline while the renewal is under way, and leaving is bounded."""
-    assert table.name
-    pool = await make_pool(proxy.dsn)
-    await warm(pool)
-    told = Recorder()
-    started = time.monotonic()
-    with pytest.raises(LeaseLostError) as caught:
-        async with lease(pool, KEY, ttl=1.5, observer=told):
-            proxy.delay_replies = 6
-            try:
-                await asyncio.sleep(10)
-            finally:
-                cancelled = time.monotonic()
-    assert 1.3 <= cancelled - started <= 1.8
-    assert time.monotonic() - started <= 3
-    assert caught.value.reason == "unreachable"
-    proxy.delay_replies = 0
-    proxy.reset_links()
-    await until(lambda: not library_tasks(), within=2)
-    assert await observe.fence(KEY) == 1
-
-
-async def test_deadline_of_a_row_that_stays_locked_is_kept(table: LeaseTable, observe: Observer) -> None:
-    """A row that another session keeps locked is renewed by nobody: the body is cancelled at the deadline."""
-    told = Recorder()
-    async with observe.connection.transaction():
-        started = time.monotonic()
-        with pytest.raises(LeaseLostError) as caught:
-            async with lease(table, KEY, ttl=1, observer=told):
-                await observe.connection.execute("SELECT FROM lease FOR UPDATE")
-                await asyncio.sleep(10)
-        assert 0.85 <= time.monotonic() - started <= 1.5
-    assert caught.value.reason == "unreachable"
-    assert told.of(RenewFailed)
-    await until(lambda: not library_tasks(), within=2)
-
-
-@pytest.mark.usefixtures("table")
-async def test_deadline_with_an_exhausted_pool_is_kept(make_pool: MakePool) -> None:
-    """A body that keeps every connection of the pool loses its lease in time, for want of a renewal."""
-    pool = await make_pool(max_size=1)
-    started = time.monotonic()
-    with pytest.raises(LeaseLostError) as caught:
-        async with lease(pool, KEY, ttl=0.9), pool.acquire():
-            await asyncio.sleep(10)
-    assert 0.75 <= time.monotonic() - started <= 1.4
-    assert caught.value.reason == "unreachable"
 
 
 @pytest.mark.usefixtures("table")
