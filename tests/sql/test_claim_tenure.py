@@ -26,31 +26,6 @@ async def set_floor(session: Connection, fence: int) -> None:
     )
 
 
-async def test_fence_of_a_key_grows_with_every_change_of_hands(table: LeaseTable, observe: Observer) -> None:
-    """Release, crash and re-acquire by one holder, then another: 1 to 7; renewals move nothing."""
-    fences = []
-    for _ in range(4):
-        held = await acquire(table, "k", holder="A")
-        fences.append(held.fence)
-        await held.release()
-    crashed = await acquire(table, "k", holder="A")
-    fences.append(crashed.fence)
-    for _ in range(10):
-        await crashed.renew()
-    assert await observe.fence("k") == 5
-    await observe.expire("k")
-    again = await acquire(table, "k", holder="A")
-    fences.append(again.fence)
-    await crashed.release()
-    assert not await observe.is_free("k"), "the crashed tenure's late release must not touch the next one's row"
-    await again.release()
-    other = await acquire(table, "k", holder="B")
-    fences.append(other.fence)
-    await other.release()
-    assert fences == [1, 2, 3, 4, 5, 6, 7]
-    assert len(await observe.rows()) == 1
-
-
 async def test_fence_of_each_key_is_its_own(session: Connection, observe: Observer) -> None:
     """Take-overs of one key, after a release or a run-out, leave another key's fence alone."""
     await claim_granted(session, "still")
