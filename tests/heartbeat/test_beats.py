@@ -8,7 +8,7 @@ import time
 import pytest
 
 from asyncpg_lease import LeaseTable, acquire, lease
-from asyncpg_lease.events import Lost, Released, ReleaseFailed, Renewed, RenewFailed
+from asyncpg_lease.events import Lost, ReleaseFailed, Renewed, RenewFailed
 from tests.conftest import MakePool
 from tests.support.leasing import Recorder, until, warm
 from tests.support.observe import Observer
@@ -75,99 +75,12 @@ async def test_beats_go_on_while_a_cancelled_body_unwinds(table: LeaseTable, obs
     assert await observe.is_free(KEY)
 
 
-async def test_beat_on_a_busy_row_is_tried_again(table: LeaseTable, observe: Observer) -> None:
-    """A row that another session has locked is no loss: the renewal is tried again until it goes."""
-    told = Recorder()
-    async with lease(table, KEY, ttl=3, heartbeat=0.3, observer=told) as held:
-        async with observe.locked(KEY):
-            await until(lambda: len(told.of(RenewFailed)) >= 2)
-            assert not told.of(Renewed)
-        await until(lambda: told.of(Renewed))
-        assert held.is_held
-    assert "locked" in told.of(RenewFailed)[0].error
-    assert told.of(RenewFailed)[0].remaining > 2
-
-
 async def test_beat_whose_key_share_is_held_by_a_guard_goes_through(table: LeaseTable, observe: Observer) -> None:
     """A fenced transaction's lock does not hold up the renewals of the lease that it checks."""
     told = Recorder()
     async with lease(table, KEY, ttl=0.6, observer=told), observe.locked(KEY, "KEY SHARE"):
         await until(lambda: len(told.of(Renewed)) >= 4)
     assert not told.of(RenewFailed)
-
-
-@pytest.mark.usefixtures("table")
-async def test_beat_whose_reply_was_dropped_is_harmless(make_pool: MakePool, proxy: Proxy, observe: Observer) -> None:
-    """A renewal that the server made and the client did not hear of is made again; the lease is kept."""
-    pool = await make_pool(proxy.dsn)
-    await warm(pool)
-    told = Recorder()
-    drops = [proxy.drop_reply(RENEW, nth=nth) for nth in (2, 3, 6)]
-    async with lease(pool, KEY, ttl=1.5, observer=told) as held:
-        for drop in drops:
-            await asyncio.wait_for(drop.happened.wait(), 5)
-        before = len(told.of(Renewed))
-        await until(lambda: len(told.of(Renewed)) > before + 1)
-        assert held.is_held
-        assert await observe.fence(KEY) == held.fence == 1
-    assert len(told.of(RenewFailed)) >= 3
-    assert not told.of(Lost)
-    assert told.of(Released)
-
-
-async def test_beat_after_lost_connections_goes_on(
-    table: LeaseTable, observe: Observer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Errors of the database are retried and logged with their cause; only zero rows or the deadline is a loss."""
-    told = Recorder()
-    async with lease(table, KEY, ttl=2, heartbeat=0.3, observer=told) as held:
-        for _ in range(3):
-            failed = len(told.of(RenewFailed))
-            # The lease's own connections: whatever is idle in the pool when a beat wants one.
-            await observe.terminate_backends()
-            renewed = len(told.of(Renewed))
-            await until(lambda renewed=renewed: len(told.of(Renewed)) > renewed)  # type: ignore[misc]
-            assert len(told.of(RenewFailed)) >= failed
-        assert held.is_held
-        assert await observe.fence(KEY) == 1
-    assert not told.of(Lost)
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-@pytest.mark.usefixtures("table")
-async def test_beat_that_meets_reset_links_is_retried_with_its_cause_logged(
-    make_pool: MakePool, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Two renewals in a row that end by a reset link are two warnings with the error in them, and no loss."""
-    pool = await make_pool(proxy.dsn, max_size=1)
-    await warm(pool)
-    told = Recorder()
-    async with lease(pool, KEY, ttl=3, heartbeat=0.3, observer=told) as held:
-        for count in (1, 2):
-            proxy.delay_replies = 0.2
-            sent = proxy.count(RENEW)
-            await proxy.wait_for(RENEW, count=sent + 1)
-            proxy.reset_links()
-            await until(lambda count=count: len(told.of(RenewFailed)) >= count)  # type: ignore[misc]
-        proxy.delay_replies = 0
-        await until(lambda: told.of(Renewed))
-        assert held.is_held
-    warned = [record for record in caplog.records if record.getMessage().startswith("lease renewal failed")]
-    assert len(warned) >= 2
-    assert all("Error" in record.lease_error for record in warned)  # type: ignore[attr-defined]
-
-
-@pytest.mark.usefixtures("table")
-async def test_beat_on_an_exhausted_pool_is_sent_when_there_is_a_connection(make_pool: MakePool) -> None:
-    """A body that takes all connections for a moment delays its renewal and does not lose it."""
-    pool = await make_pool(max_size=1)
-    told = Recorder()
-    async with lease(pool, KEY, ttl=1.5, observer=told) as held:
-        async with pool.acquire():
-            await asyncio.sleep(0.9)
-        await until(lambda: told.of(Renewed), within=0.4)
-        assert held.is_held
-    assert not told.of(Lost)
 
 
 async def test_renewals_answered_out_of_order_keep_the_newest_trust(make_pool: MakePool, proxy: Proxy) -> None:
