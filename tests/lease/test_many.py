@@ -6,13 +6,12 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
 
 from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
-from asyncpg_lease.events import Late, Lost, Renewed, RenewFailed
+from asyncpg_lease.events import Late, Lost, Renewed
 from tests.conftest import MakePool
 from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
@@ -47,40 +46,6 @@ async def test_thousand_leases_on_two_connections_are_all_renewed_in_batches(
     assert not told.of(Lost)
     free = await observe.connection.fetchval("SELECT count(*) FROM lease WHERE expires_at <= clock_timestamp()")
     assert free == 1000
-
-
-@pytest.mark.usefixtures("table")
-async def test_hundred_leases_on_a_busy_pool_of_two_are_kept(make_pool: MakePool, proxy: Proxy) -> None:
-    """Renewals keep up beside two tasks that use the pool half of the time, and not all start at once."""
-    pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
-    told, idle = Recorder(), Counter[bool]()
-    stop = asyncio.Event()
-
-    async def use(after: float) -> None:
-        await asyncio.sleep(after)
-        while not stop.is_set():
-            async with pool.acquire() as connection:
-                await connection.execute("SELECT pg_sleep(0.05)")
-            await asyncio.sleep(0.05)
-
-    async def watch() -> None:
-        while not stop.is_set():
-            idle[pool.get_idle_size() > 0] += 1
-            await asyncio.sleep(0.01)
-
-    async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
-        await hold_all(stack, pool, 100, told, ttl=9, heartbeat=1)
-        for work in (use(0), use(0.05), watch()):
-            group.create_task(work)
-        await asyncio.sleep(4.5)
-        stop.set()
-    assert not told.of(Lost)
-    assert not told.of(RenewFailed)
-    renewals = Counter(event.key for event in told.of(Renewed))
-    assert len(renewals) == 100
-    assert min(renewals.values()) >= 3
-    # Pinned, none would ever be idle; how many are beside other work is a matter of the machine.
-    assert idle[True] > 0.4 * idle.total()
 
 
 async def test_ends_that_meet_renewals_lose_nothing(
