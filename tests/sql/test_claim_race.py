@@ -112,18 +112,32 @@ async def test_claim_of_a_key_of_ones_own_is_never_refused_for_others_sake(
     assert {info.fence for info in await table.leases()} == {20}
 
 
-@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-async def test_default_isolation_of_the_role_costs_nobody_a_job(
+@pytest.mark.parametrize(
+    "isolations",
+    [
+        ("repeatable read",) * 2,
+        ("serializable",) * 2,
+        ("serializable", "read committed"),
+        ("repeatable read", "serializable"),
+    ],
+    ids=" and ".join,
+)
+async def test_default_isolation_of_the_database_costs_nobody_a_job(
     table: LeaseTable,
     make_pool: MakePool,
     observe: Observer,
-    isolation: str,
+    isolations: tuple[str, str],
 ) -> None:
-    """200 rounds of 20 contenders have one winner each, and renewals beside them are never lost."""
+    """200 rounds of 20 contenders have one winner each, and renewals beside them are never lost; mixed ones too."""
     database = await observe.connection.fetchval("SELECT current_database()")
-    await observe.connection.execute(f"ALTER DATABASE {database} SET default_transaction_isolation TO '{isolation}'")
-    pools = [await make_pool(max_size=4) for _ in range(2)]
-    assert await pools[0].fetchval("SHOW transaction_isolation") == isolation
+    pools = []
+    for isolation in isolations:
+        await observe.connection.execute(
+            f"ALTER DATABASE {database} SET default_transaction_isolation TO '{isolation}'"
+        )
+        # Sessions keep what they began with: all of a pool's are opened under its own.
+        pools.append(await make_pool(min_size=4, max_size=4))
+        assert await pools[-1].fetchval("SHOW transaction_isolation") == isolation
     async with (
         lease(pools[0], "job-0", ttl=8, heartbeat=0.2),
         lease(pools[1], "job-1", ttl=9, heartbeat=0.3),
