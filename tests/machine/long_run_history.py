@@ -14,11 +14,13 @@ that its holder knows: it is the fence to which they were advanced, and the tenu
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
+
+from tests.support.histories import by_key, falling, overlaps
 
 OUTCOMES = ("revoked", "already_revoked", "other_tenure", "expired", "resting", "free", "unknown")
 """The answers of a revoke that a long run has to meet."""
@@ -103,10 +105,7 @@ class History:
 
 def _by_key(bodies: Iterable[Body]) -> Mapping[str, list[Body]]:
     """Return each key's bodies in the order in which they were acquired on the server's clock."""
-    keys: dict[str, list[Body]] = defaultdict(list)
-    for body in sorted(bodies, key=lambda body: body.acquired_at):
-        keys[body.key].append(body)
-    return keys
+    return by_key(sorted(bodies, key=lambda body: body.acquired_at))
 
 
 def out_of_order(history: History) -> list[tuple[Body, Body]]:
@@ -117,18 +116,6 @@ def out_of_order(history: History) -> list[tuple[Body, Body]]:
         for before, after in pairwise(bodies)
         if after.fence <= before.fence
     ]
-
-
-def overlaps(history: History) -> list[tuple[Body, Body]]:
-    """Return every two bodies of a key that ran at once, the one that began first before the other."""
-    found = []
-    for bodies in _by_key(history.bodies).values():
-        running: list[Body] = []
-        for body in sorted(bodies, key=lambda body: body.started):
-            running = [other for other in running if other.ended > body.started]
-            found += [(other, body) for other in running]
-            running.append(body)
-    return found
 
 
 def forced_tenures(history: History) -> set[tuple[str, int]]:
@@ -145,7 +132,7 @@ def sort_overlaps(history: History) -> Mapping[str, list[tuple[Body, Body]]]:
     """Return the overlaps by what the first body's excuse is: "forced", "stood still", or "none"."""
     forced = forced_tenures(history)
     sorted_: dict[str, list[tuple[Body, Body]]] = {"forced": [], "stood still": [], "none": []}
-    for first, second in overlaps(history):
+    for first, second in overlaps(history.bodies):
         if (first.key, first.fence) in forced:
             sorted_["forced"].append((first, second))
         elif first.stood_still >= first.ttl / 2:
@@ -155,21 +142,13 @@ def sort_overlaps(history: History) -> Mapping[str, list[tuple[Body, Body]]]:
     return sorted_
 
 
-def falling_writes(history: History) -> list[tuple[Write, Write]]:
-    """Return each accepted write and the next one of its key that has a lower fence."""
-    keys: dict[str, list[Write]] = defaultdict(list)
-    for write in sorted(history.writes):
-        keys[write.key].append(write)
-    return [pair for writes in keys.values() for pair in pairwise(writes) if pair[1].fence < pair[0].fence]
-
-
 def faults(history: History) -> Iterator[str]:
     """Yield all that must never be."""
     for before, after in out_of_order(history):
         yield f"fence out of order: {before} and then {after}"
     for first, second in sort_overlaps(history)["none"]:
         yield f"two bodies at once: {first} and {second}"
-    for earlier, later in falling_writes(history):
+    for earlier, later in falling(history.writes):
         yield f"a lower fence was written after a higher one: {earlier} and then {later}"
     for key, fence in history.guarded_refused:
         yield f"a guarded transaction of {key!r} with fence {fence} was refused: a higher one had written"
@@ -219,4 +198,4 @@ def summary(history: History) -> Iterator[str]:
     yield f"writes              {len(history.writes)} accepted, {history.refused} late ones refused"
     yield f"overlaps            {found['none']}"
     yield f"excused overlaps    {found['forced']} after a forced revoke, {found['stood still']} of a stalled process"
-    yield f"fences out of order {len(out_of_order(history))}, writes out of order {len(falling_writes(history))}"
+    yield f"fences out of order {len(out_of_order(history))}, writes out of order {len(falling(history.writes))}"
