@@ -1,0 +1,269 @@
+"""Making the faults: each kind of `kinds` has its way here, and returns what was done, or None where it was not."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+
+from asyncpg_lease import LeaseTable
+from asyncpg_lease.cli._server import EmbeddedServer
+from tests.chaos.crew import PATIENCE, Place
+from tests.chaos.history import Body, Fault, History, Notice
+from tests.chaos.kinds import Planned
+from tests.faults.means import stopped
+from tests.support.statements import CLAIM, RELEASE, RENEW
+from tests.support.typing import Connection
+
+# What the server and what is between may do to a call of ours while faults of other lanes are on.
+PASSING = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+PAUSE = 0.05
+
+REPLIES = {"claim": CLAIM, "renew": RENEW, "release": RELEASE, "commit": "COMMIT"}
+
+
+@asynccontextmanager
+async def directly(dsn: str) -> AsyncIterator[Connection]:
+    """Connect past all proxies, for what an operator or a foreign session does; the server's defaults do not matter."""
+    connection = await asyncpg.connect(dsn, server_settings={"default_transaction_read_only": "off"})
+    try:
+        yield connection
+    finally:
+        connection.terminate()
+
+
+async def insist(dsn: str, *statements: str) -> None:
+    """Run statements, again where the server restarts meanwhile.
+
+    Raises:
+        TimeoutError: If that did not do.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(*PASSING):
+                async with directly(dsn) as connection:
+                    for statement in statements:
+                        await connection.execute(statement)
+                return
+            await asyncio.sleep(PAUSE)
+
+
+class OnProcess:
+    """What is done to one process, its network, and its sessions."""
+
+    def __init__(self, place: Place, dsn: str, whole_server: asyncio.Lock) -> None:
+        self._place = place
+        self._dsn = dsn
+        # A restart waits for each session's end, and a stopped one comes to none.
+        self._whole_server = whole_server
+
+    async def make(self, planned: Planned) -> Fault | None:
+        """Make a fault, and undo it."""
+        await self._place.ready.wait()
+        process, began = self._place.process, time.monotonic()
+        name, _, part = planned.kind.partition(": ")
+        makes: Mapping[str, Callable[[], Awaitable[float | None]]] = {
+            "frozen network": lambda: self._freeze(planned.lasts),
+            "slow replies": lambda: self._slow(planned, replies=True),
+            "slow requests": lambda: self._slow(planned, replies=False),
+            "links reset": self._reset,
+            "links refused": lambda: self._refuse(planned.lasts),
+            "lost reply": lambda: self._lose_reply(REPLIES[part]),
+            "session stopped": lambda: self._stop_session(planned),
+            "session ended": lambda: self._end_session(planned),
+            "process stopped": lambda: self._stop(planned.lasts),
+            "process killed": self._kill,
+            "loop blocked": lambda: self._place.order("block", seconds=planned.lasts),
+            "forked": lambda: self._place.order("fork"),
+            "pool exhausted": lambda: self._exhaust(planned.lasts),
+            "cancelled": lambda: self._cancel(part, planned),
+        }
+        at = await makes[name]()
+        if at is None or at == float("inf"):
+            return None
+        ended = max(at, time.monotonic()) if planned.lasts else at
+        return Fault(planned.kind, at if not planned.lasts else began, ended, process)
+
+    async def _freeze(self, lasts: float) -> float:
+        self._place.proxy.freeze()
+        await asyncio.sleep(lasts)
+        self._place.proxy.thaw()
+        return time.monotonic()
+
+    async def _slow(self, planned: Planned, *, replies: bool) -> float:
+        proxy, delay = self._place.proxy, 0.05 + 0.6 * planned.chance
+        proxy.delay_replies, proxy.delay_requests = (delay, 0.0) if replies else (0.0, delay)
+        await asyncio.sleep(planned.lasts)
+        proxy.delay_replies = proxy.delay_requests = 0.0
+        return time.monotonic()
+
+    async def _reset(self) -> float:
+        self._place.proxy.reset_links()
+        return time.monotonic()
+
+    async def _refuse(self, lasts: float) -> float:
+        proxy = self._place.proxy
+        proxy.refuse()
+        proxy.reset_links()
+        await asyncio.sleep(lasts)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                # Some link of somebody's may have got the port meanwhile.
+                with suppress(OSError):
+                    await proxy.accept()
+                    return time.monotonic()
+                await asyncio.sleep(PAUSE)
+
+    async def _lose_reply(self, matching: str) -> float:
+        async with asyncio.timeout(PATIENCE):
+            await self._place.proxy.drop_reply(matching).happened.wait()
+        return time.monotonic()
+
+    async def _stop_session(self, planned: Planned) -> float | None:
+        async with self._whole_server:
+            pids = await self._sessions()
+            if not pids:
+                return None
+            with stopped(pids[int(planned.chance * len(pids))]):
+                await asyncio.sleep(planned.lasts)
+        return time.monotonic()
+
+    async def _end_session(self, planned: Planned) -> float | None:
+        pids = await self._sessions()
+        if not pids:
+            return None
+        with suppress(*PASSING):
+            async with directly(self._dsn) as connection:
+                # Half of them at once, so that not only idle ones are met.
+                for pid in pids[: 1 + int(planned.chance * len(pids))]:
+                    await connection.execute("SELECT pg_terminate_backend($1)", pid)
+                return time.monotonic()
+        return None
+
+    async def _sessions(self) -> list[int]:
+        with suppress(*PASSING):
+            async with directly(self._dsn) as connection:
+                named = "SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY state = 'idle', pid"
+                return [row[0] for row in await connection.fetch(named, f"chaos-{self._place.process}")]
+        return []
+
+    async def _stop(self, lasts: float) -> float:
+        self._place.signal(signal.SIGSTOP)
+        await asyncio.sleep(lasts)
+        self._place.signal(signal.SIGCONT)
+        return time.monotonic()
+
+    async def _kill(self) -> float | None:
+        # One that has nothing leaves nothing behind.
+        async with asyncio.timeout(PATIENCE):
+            while not self._place.running:
+                await asyncio.sleep(PAUSE)
+        return self._place.kill()
+
+    async def _exhaust(self, lasts: float) -> float:
+        at = await self._place.order("exhaust", seconds=lasts)
+        await asyncio.sleep(lasts if at < float("inf") else 0)
+        return at
+
+    async def _cancel(self, phase: str, planned: Planned) -> float:
+        """Cancel a call within its time, which the way of the replies makes longer."""
+        proxy, delay = self._place.proxy, 0.3 * planned.chance
+        after = {"acquire": delay, "exit": delay, "body": planned.chance}[phase]
+        if phase != "body":
+            proxy.delay_replies = delay
+        at = await self._place.order("cancel", phase=phase, seconds=after)
+        proxy.delay_replies = 0.0
+        return at
+
+
+class OnServer:
+    """What is done to the rows and to the whole server, by foreign sessions and operators."""
+
+    def __init__(
+        self,
+        server: EmbeddedServer,
+        table: LeaseTable,
+        places: Sequence[Place],
+        history: History,
+        whole_server: asyncio.Lock,
+    ) -> None:
+        self._server = server
+        self._dsn = server.dsn
+        self._table = table
+        self._places = places
+        self._history = history
+        self._whole_server = whole_server
+
+    async def make(self, planned: Planned) -> Fault | None:
+        """Make a fault, and undo it."""
+        makes: Mapping[str, Callable[[Planned], Awaitable[str | None]]] = {
+            "row locked": self._lock,
+            "revoked": self._revoke,
+            "revoked by force": self._revoke,
+            "pruned": self._prune,
+            "advanced": self._advance,
+            "server restarted": self._restart,
+            "server read-only": self._make_read_only,
+        }
+        began = time.monotonic()
+        with suppress(*PASSING):
+            key = await makes[planned.kind](planned)
+            if key is not None:
+                return Fault(planned.kind, began, time.monotonic(), 0, key)
+        return None
+
+    def _held(self, planned: Planned) -> Body | None:
+        bodies = [body for place in self._places for body in place.running]
+        return bodies[int(planned.chance * len(bodies))] if bodies else None
+
+    async def _lock(self, planned: Planned) -> str | None:
+        body = self._held(planned)
+        if body is None:
+            return None
+        async with directly(self._dsn) as connection, connection.transaction():
+            await connection.execute("SELECT FROM lease WHERE key = $1 FOR UPDATE", body.key)
+            await asyncio.sleep(planned.lasts)
+        return body.key
+
+    async def _revoke(self, planned: Planned) -> str | None:
+        body = self._held(planned)
+        if body is None:
+            return None
+        force = planned.kind == "revoked by force"
+        began = time.monotonic()
+        done = False
+        try:
+            revocation = await self._table.revoke(body.key, force=force)
+            done = revocation.outcome in {"revoked", "expired"}
+        except PASSING:
+            if force:
+                # Nobody knows whether it was: the row will say so.
+                self._history.faults.append(Fault(planned.kind, began, time.monotonic(), 0, body.key))
+        return body.key if done else None
+
+    async def _prune(self, _: Planned) -> str | None:
+        pruned = await self._table.prune(0)
+        if pruned.deleted:
+            self._history.notices.append(Notice(time.monotonic(), 0, "Pruned", detail=f"{pruned.deleted} rows"))
+        return ""
+
+    async def _advance(self, planned: Planned) -> str | None:
+        await self._table.advance_fences(1 + int(9 * planned.chance))
+        return ""
+
+    async def _restart(self, _: Planned) -> str | None:
+        async with self._whole_server:
+            await asyncio.to_thread(self._server.restart_immediately)
+        return ""
+
+    async def _make_read_only(self, planned: Planned) -> str | None:
+        try:
+            await insist(self._dsn, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+            await asyncio.sleep(planned.lasts)
+        finally:
+            await insist(self._dsn, "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
+        return ""

@@ -1,0 +1,182 @@
+"""What a run prints: what became of each kind of fault, the figures, and the story of whatever was broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.chaos.history import Fault, History, Notice, tenures
+from tests.chaos.kinds import KINDS
+from tests.chaos.rules import RULES, Broken, broken_rules, excused, lateness, was_forced
+
+EARLY = 0.05
+"""Seconds by which a notice may seem to come before what it tells of: two processes read the clock in turns."""
+
+LINES = 20
+"""How much of its key's history is told of something broken."""
+
+WORTH_TELLING = 0.1
+"""Seconds for which a process stood still that are told of."""
+
+SHOWN = 3
+"""How much of what broke one rule is told."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of one kind of fault: how often it was made, noticed, and followed by a loss."""
+
+    injected: int = 0
+    noticed: int = 0
+    lost: int = 0
+
+
+def tally(history: History) -> dict[str, Tally]:
+    """Count, for each kind, its faults, those that were noticed, and the losses after them; see `kinds`."""
+    notices = [*history.notices, *_released_again(history)]
+    counts = {name: Tally() for name in KINDS}
+    for fault in history.faults:
+        kind, count = KINDS[fault.kind], counts[fault.kind]
+        near = [notice for notice in notices if _concerns(notice, fault)]
+        count.injected += 1
+        count.noticed += any(
+            notice.name in kind.noticed_by and notice.at <= fault.ended + kind.after for notice in near
+        )
+        lost = {f"Lost {reason}" for reason in kind.loses}
+        count.lost += sum(notice.name in lost and notice.at <= fault.ended + history.ttl for notice in near)
+    return counts
+
+
+def _concerns(notice: Notice, fault: Fault) -> bool:
+    """Tell whether a notice comes after the beginning of a fault, and from where it may be noticed."""
+    if notice.at < fault.began - EARLY:
+        return False
+    match KINDS[fault.kind].scope:
+        case "process":
+            return notice.process == fault.process
+        case "key":
+            return notice.key == fault.key
+        case "server":
+            return True
+
+
+def _released_again(history: History) -> Iterator[Notice]:
+    """Yield the releases that the library told of after their reply was lost: the server had done them before."""
+    released = {
+        (tenure.key, tenure.holder): history.local(tenure.released_at)
+        for tenure in tenures(history.versions)
+        if tenure.released_at is not None
+    }
+    for fault in history.faults:
+        if fault.kind == "lost reply: release":
+            for notice in history.notices:
+                done = released.get((notice.key, notice.holder))
+                if notice.name == "Released" and done is not None and done < fault.began < notice.at:
+                    yield notice._replace(name="Released again")
+
+
+def unnoticed(history: History) -> list[str]:
+    """Return the kinds that a run has not made at all, or that nothing was told of."""
+    return [name for name, count in tally(history).items() if not count.noticed]
+
+
+def told_in_time(history: History) -> tuple[int, int]:
+    """Return how many bodies were told of a server out of reach before it let anybody else in, and of how many.
+
+    Those whose process stood still meanwhile, for longer than the grace, are neither.
+    """
+    held = {(tenure.key, tenure.holder): tenure for tenure in tenures(history.versions)}
+    late = [
+        lateness(history, body, tenure)
+        for body in history.bodies
+        if body.outcome == "lost: unreachable"
+        and (tenure := held.get((body.key, body.holder))) is not None
+        and not was_forced(history, tenure)
+        and history.stood_still(body.process, body.stopping, body.ttl) < body.grace
+    ]
+    return sum(each <= 0 for each in late), len(late)
+
+
+def summary(history: History) -> Iterator[str]:
+    """Yield the lines of the results."""
+    counts = tally(history)
+    yield f"{'fault':22}{'injected':>9}{'noticed':>9}{'losses':>8}"
+    for name, count in counts.items():
+        yield f"{name:22}{count.injected:>9}{count.noticed:>9}{count.lost:>8}"
+    all_faults = sum(count.injected for count in counts.values())
+    yield f"{'all':22}{all_faults:>9}{sum(count.noticed for count in counts.values()):>9}"
+    in_time, of = told_in_time(history)
+    late, beside = excused(history)
+    guarded = sum(write.guarded for write in history.writes)
+    yield ""
+    yield f"tenures             {len(tenures(history.versions))}, bodies {len(history.bodies)}"
+    yield (
+        f"writes              {len(history.writes)} accepted, {guarded} of them guarded;"
+        f" {history.late_refused} late ones refused"
+    )
+    yield f"told in time        {in_time} of {of} bodies that could not reach the server, before it let others in"
+    yield f"excused             {late} bodies told too late and {beside} beside another: stood still, or ended by force"
+    if history.free_after:
+        free = max(history.free_after.values())
+        yield f"keys free again     {free:.2f} s after the faults at the latest, with a ttl of {history.ttl:.0f} s"
+    broken = broken_rules(history)
+    yield "broken rules        " + ", ".join(f"{name} {len(broken.get(name, ()))}" for name in RULES)
+
+
+def stories(history: History) -> Iterator[str]:
+    """Yield what broke each rule, with what happened to its key before."""
+    for name, broken in broken_rules(history).items():
+        for each in broken[:SHOWN]:
+            yield f"\n{name}: {each.what}"
+            yield from story(history, each)
+        if len(broken) > SHOWN:
+            yield f"... and {len(broken) - SHOWN} more of these"
+
+
+def story(history: History, broken: Broken) -> Iterator[str]:
+    """Yield the last lines of the key's history, up to a moment after it was broken, by the monotonic clock."""
+    until = (broken.at or history.closed) + EARLY
+    lines = sorted(line for line in _lines(history, broken.key) if line[0] <= until)
+    yield from (f"  {at:12.3f}  {line}" for at, line in lines[-LINES:])
+
+
+def _lines(history: History, key: str) -> Iterator[tuple[float, str]]:
+    """Yield all that is known of a key, and of the faults of the processes that had it."""
+    yield from _of_server(history, key)
+    yield from _of_bodies(history, key)
+    processes = {0} | {body.process for body in history.bodies if body.key == key}
+    for fault in history.faults:
+        if fault.key == key or (not fault.key and fault.process in processes):
+            whom = f"process {fault.process}" if fault.process else fault.key or "the server"
+            yield fault.began, f"fault: {fault.kind}, {whom}, until {fault.ended:.3f}"
+    for process in processes:
+        for stall in history.stalls.get(process, ()):
+            if stall.length >= WORTH_TELLING:
+                yield stall.ended, f"process {process} stood still for {stall.length:.3f} s until now"
+
+
+def _of_server(history: History, key: str) -> Iterator[tuple[float, str]]:
+    for version in history.versions:
+        if version.key == key:
+            what = "deleted" if version.deleted else "released" if version.released else "held"
+            until = history.local(version.expires_at)
+            yield (
+                history.local(version.at),
+                f"row: {what} by {version.holder}, fence {version.fence}, until {until:.3f}",
+            )
+    for write in history.writes:
+        if write.key == key:
+            what = "guarded" if write.guarded else "late"
+            yield history.local(write.at), f"{what} write {write.number}, fence {write.fence}"
+
+
+def _of_bodies(history: History, key: str) -> Iterator[tuple[float, str]]:
+    for body in history.bodies:
+        if body.key == key:
+            who = f"body of process {body.process} with fence {body.fence}"
+            yield body.started, f"{who} begins"
+            yield body.told, f"{who} is told to stop"
+            yield body.ended, f"{who} ends: {body.outcome}"
+    for notice in (*history.notices, *history.wrong):
+        if notice.key == key:
+            yield notice.at, f"process {notice.process}: {notice.name} {notice.detail}"

@@ -1,0 +1,120 @@
+"""What a process does to itself when its parent asks for it: block, fork, exhaust its pool, cancel its own calls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Protocol
+
+from asyncpg_lease import Lease
+from tests.faults.means import exhausted
+from tests.support.leasing import assert_child_is_fine
+from tests.support.processes import emit, receive
+from tests.support.typing import Pool
+
+PAUSE = 0.005
+
+
+class Cancellable(Protocol):
+    """A turn, see `worker.Turn`."""
+
+    phase: str
+    cancelled: str
+    task: asyncio.Task[None] | None
+
+
+class Selfharm:
+    """Obeys the parent, and says when it has: `did` with the number of the order.
+
+    Attributes:
+        held: The leases whose bodies run now.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.held: list[Lease] = []
+        self._pool = pool
+        self._orders: dict[str, deque[tuple[int, float]]] = defaultdict(deque)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def obey(self) -> None:
+        """Do what the parent sends, until it sends stop."""
+        while True:
+            match await receive():
+                case {"do": "block", "order": int(order), "seconds": float(seconds)}:
+                    time.sleep(seconds)
+                    emit(did=order)
+                case {"do": "exhaust", "order": int(order), "seconds": float(seconds)}:
+                    self._start(self._exhaust(order, seconds))
+                case {"do": "fork", "order": int(order)}:
+                    self._start(self._fork(order))
+                case {"do": "cancel", "order": int(order), "phase": str(phase), "seconds": float(seconds)}:
+                    self._orders[phase].append((order, seconds))
+                case _:
+                    break
+        for task in self._tasks:
+            task.cancel()
+
+    def enter(self, turn: Cancellable, phase: str) -> None:
+        """Take note of how far a turn has come, and cancel it in this phase where that was ordered."""
+        turn.phase = phase
+        if self._orders[phase] and not turn.cancelled:
+            order, seconds = self._orders[phase].popleft()
+            asyncio.get_running_loop().call_later(seconds, self._cancel, turn, phase, order, seconds)
+
+    def _cancel(self, turn: Cancellable, phase: str, order: int, seconds: float) -> None:
+        assert turn.task is not None
+        if turn.phase != phase or turn.task.done():
+            # It was quicker: the next one, and sooner.
+            self._orders[phase].append((order, seconds / 2))
+            return
+        turn.cancelled = phase
+        turn.task.cancel()
+        emit(did=order)
+
+    def _start(self, harm: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(harm)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _exhaust(self, order: int, seconds: float) -> None:
+        async with exhausted(self._pool):
+            emit(did=order)
+            await asyncio.sleep(seconds)
+
+    async def _fork(self, order: int) -> None:
+        while not self.held:
+            await asyncio.sleep(PAUSE)
+        held = self.held[0]
+        with warnings.catch_warnings():
+            # From Python 3.12 on, since observers have threads.
+            warnings.simplefilter("ignore")
+            pid = os.fork()
+        if pid == 0:
+            code = 1
+            # os._exit, whatever happens: the child has a copy of everything, the event loop included.
+            with suppress(BaseException):
+                use_copy(held)
+                code = 0
+            os._exit(code)
+        emit(did=order)
+        await asyncio.to_thread(assert_child_is_fine, pid)
+
+
+def use_copy(held: Lease) -> None:
+    """Use the copy of a lease as if it were the lease, in a forked child; say whether all was refused."""
+    refused = not held.is_held
+    for call in (held.raise_if_lost, lambda: held.renew().send(None), lambda: held.verify().send(None)):
+        try:
+            call()
+        except RuntimeError:
+            continue
+        refused = False
+    if refused:
+        emit(notice="Copy refused", key=held.key, holder=held.holder)
+    else:
+        emit(wrong="a forked child's copy of a lease is held", key=held.key, detail=repr(held))
