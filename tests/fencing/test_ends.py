@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from importlib.resources import files
 
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseUnavailableError, acquire, lease
+from asyncpg_lease import LeaseLostError, LeaseUnavailableError, acquire, lease
 from tests.conftest import MakePool
 from tests.fencing.test_stopped_clients import sessions
 from tests.fencing.writing import KEY, is_shut, write, written
@@ -201,3 +202,25 @@ async def test_guard_after_a_cancelled_commit_is_refused(make_pool: MakePool, po
         proxy.delay_replies = 0
     await held.release()
     assert isinstance(outcome, RuntimeError)
+
+
+async def test_body_that_is_told_of_a_loss_in_a_transaction_is_left_within_its_grace(
+    make_pool: MakePool, proxy: Proxy
+) -> None:
+    """A rollback that is not answered takes half of the grace at most, and the body's clean-up has the other half."""
+    frozen = await make_pool(proxy.dsn, min_size=1, max_size=2)
+    told = 0.0
+    with pytest.raises(LeaseLostError):
+        async with lease(frozen, KEY, ttl=1.5, grace=0.1) as held:
+            try:
+                async with frozen.acquire() as connection, held.transaction(connection):
+                    proxy.freeze()
+                    try:
+                        await asyncio.sleep(10)
+                    except asyncio.CancelledError:
+                        told = time.monotonic()
+                        raise
+            finally:
+                took = time.monotonic() - told
+    proxy.thaw()
+    assert took < 0.4
