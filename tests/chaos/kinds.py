@@ -28,7 +28,7 @@ class Kind:
     """One kind of fault.
 
     Attributes:
-        lane: Which faults it takes turns with: "process", "rows", "operator", or "server".
+        lane: Which faults it takes turns with: "process", "rows", "operator", "fences", or "server".
         lasts: Seconds from least to most; zeros for what is over at once.
         noticed_by: Names of what counts as noticing it, see `history.Notice`.
         scope: Whose notices count.
@@ -103,14 +103,14 @@ KINDS = {
     ),
     "pruned": Kind(lane="operator", lasts=_POINT, noticed_by=frozenset({"Pruned"}), scope="server", loses=()),
     "advanced": Kind(
-        lane="operator", lasts=_POINT, noticed_by=frozenset({"Lost taken_over"}), scope="server", loses=("taken_over",)
+        lane="fences", lasts=_POINT, noticed_by=frozenset({"Lost taken_over"}), scope="server", loses=("taken_over",)
     ),
     # The whole server: as after a crash; and every transaction read-only unless it says otherwise.
     "server restarted": Kind(lane="server", lasts=_POINT, noticed_by=FAILED, scope="server"),
     "server read-only": Kind(lane="server", lasts=(0.3, 2.5), noticed_by=FAILED, scope="server"),
 }
 
-_PAUSES = {"process": 0.5, "rows": 0.6, "operator": 0.5, "server": 6.0}
+_PAUSES = {"process": 0.3, "rows": 0.4, "operator": 0.4, "fences": 5.0, "server": 5.0}
 """Seconds from the end of one fault of a lane to the next one, on average."""
 
 

@@ -123,7 +123,7 @@ async def _run(
         until = time.monotonic() + seconds
         whole_server = asyncio.Lock()
         on_server = OnServer(server, table, places, history, whole_server)
-        lanes = [Lane(on_server.make, lane, 0) for lane in ("rows", "operator", "server")]
+        lanes = [Lane(on_server.make, lane, 0) for lane in ("rows", "operator", "fences", "server")]
         on_processes = [OnProcess(place, server.dsn, whole_server) for place in places]
         lanes += [Lane(on_process.make, "process", number) for number, on_process in enumerate(on_processes)]
         making = [group.create_task(lane.run(seed, until, history)) for lane in lanes]

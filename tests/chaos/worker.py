@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import asyncpg
@@ -49,6 +49,9 @@ SLOW = 0.1
 
 EXPECTED = (LeaseError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What may come out of a call while the server, the network and the pool have faults."""
+
+READ_ONLY = "the transaction is read-only"
+"""In the RuntimeError of a guard on a server that has become so."""
 
 # asyncpg leaves it behind where a connection is given up while it asks for TLS: see conftest.
 ABANDONED = "unexpected connection_lost() call"
@@ -124,7 +127,7 @@ class Worker:
         error = task.exception()
         if error is None and turn.cancelled:
             emit(wrong=f"a cancellation in {turn.cancelled} was swallowed")
-        elif error is not None and not isinstance(error, EXPECTED):
+        elif error is not None and not isinstance(error, EXPECTED) and READ_ONLY not in str(error):
             emit(wrong=f"an error of no known kind in {turn.phase}", detail=repr(error))
         elif error is not None and not isinstance(error, (LeaseUnavailableError, LeaseLostError)):
             emit(notice="error", detail=f"{turn.phase}: {error!r}"[:200])
@@ -180,7 +183,8 @@ class Worker:
                     await connection.execute(WRITE, held.key, held.fence, True)
             except asyncio.CancelledError:
                 # A body that has been told to stop does not wait for a server that does not answer.
-                connection.terminate()
+                with suppress(asyncpg.InterfaceError):
+                    connection.terminate()
                 raise
             except asyncpg.PostgresError as error:
                 if error.sqlstate == STALE:
