@@ -18,7 +18,7 @@ from tests.chaos.faults import OnProcess, OnServer, directly
 from tests.chaos.history import Fault, History, Version, Write
 from tests.chaos.kinds import Planned, plan
 from tests.chaos.worker import TTLS
-from tests.machine.world import JOB
+from tests.support.job import JOB
 from tests.support.processes import spawning
 from tests.support.proxy import Proxy
 from tests.support.typing import Connection

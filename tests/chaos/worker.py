@@ -30,7 +30,7 @@ from asyncpg_lease.events import (
 )
 from tests.chaos.rules import LABEL
 from tests.chaos.selfharm import Selfharm
-from tests.machine.world import STALE
+from tests.support.job import STALE
 from tests.support.processes import emit
 from tests.support.typing import Pool
 

@@ -20,7 +20,7 @@ import asyncpg
 from asyncpg_lease import LeaseTable, acquire
 from tests.machine.long_run_history import Body, History, Write, unseen
 from tests.machine.long_run_worker import KEYS, SLOW, TTL, WRITTEN, work
-from tests.machine.world import JOB
+from tests.support.job import JOB
 from tests.support.processes import Child, Spawn, spawning
 
 PROCESSES = 3

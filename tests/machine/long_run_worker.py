@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, LeaseUnavailableError, lease
-from tests.machine.world import STALE
+from tests.support.job import STALE
 from tests.support.processes import emit, receive
 from tests.support.typing import Pool
 

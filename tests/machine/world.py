@@ -5,32 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import asyncpg
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, LeaseUnavailableError, acquire
 from tests.machine.model import Answer, Facts, Granted, Lifted, Lost, Swept, Unavailable
+from tests.support.job import JOB, STALE
 from tests.support.leftovers import close_pool, expect_no_tasks
 from tests.support.observe import Observer, observing
 from tests.support.typing import Connection, Pool
 
 HOUR = 3600.0
 """The ttl: nothing runs out by itself, since a step takes milliseconds."""
-
-STALE = "AL002"
-
-JOB = (
-    files("asyncpg_lease").joinpath("sql/fencing.sql").read_text()
-    + """
-;
-CREATE TABLE page (key text PRIMARY KEY, last_fence bigint NOT NULL);
-CREATE TRIGGER fenced BEFORE INSERT OR UPDATE ON page
-    FOR EACH ROW EXECUTE FUNCTION lease_reject_stale_fence('last_fence');
-"""
-)
-"""What the job writes: its rows refuse a lower fence."""
 
 WRITE = "INSERT INTO page VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET last_fence = EXCLUDED.last_fence"
 
