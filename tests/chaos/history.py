@@ -172,7 +172,8 @@ class History:
         free_after: Seconds after the faults until each key was acquired; a key that was not is missing.
         keys: All keys.
         ttl: The longest of a lease.
-        closed: When the faults were over, on the monotonic clock.
+        opened: When the time of faults began, on the monotonic clock.
+        closed: When it was over, and all was undone.
     """
 
     versions: list[Version] = field(default_factory=list)
@@ -187,6 +188,7 @@ class History:
     free_after: dict[str, float] = field(default_factory=dict)
     keys: Sequence[str] = ()
     ttl: float = 1.0
+    opened: float = 0.0
     closed: float = float("inf")
 
     def local(self, at: float) -> float:

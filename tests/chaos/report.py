@@ -127,17 +127,18 @@ def stories(history: History) -> Iterator[str]:
     """Yield what broke each rule, with what happened to its key before."""
     for name, broken in broken_rules(history).items():
         for each in broken[:SHOWN]:
-            yield f"\n{name}: {each.what}"
+            at = f", {each.at - history.opened:.3f} s after the beginning" if each.at else ""
+            yield f"\n{name}{at}: {each.what}"
             yield from story(history, each)
         if len(broken) > SHOWN:
             yield f"... and {len(broken) - SHOWN} more of these"
 
 
 def story(history: History, broken: Broken) -> Iterator[str]:
-    """Yield the last lines of the key's history, up to a moment after it was broken, by the monotonic clock."""
+    """Yield the last lines of the key's history, up to a moment after it was broken; seconds since the beginning."""
     until = (broken.at or history.closed) + EARLY
     lines = sorted(line for line in _lines(history, broken.key) if line[0] <= until)
-    yield from (f"  {at:12.3f}  {line}" for at, line in lines[-LINES:])
+    yield from (f"  {at - history.opened:9.3f}  {line}" for at, line in lines[-LINES:])
 
 
 def _lines(history: History, key: str) -> Iterator[tuple[float, str]]:
@@ -148,7 +149,7 @@ def _lines(history: History, key: str) -> Iterator[tuple[float, str]]:
     for fault in history.faults:
         if fault.key == key or (not fault.key and fault.process in processes):
             whom = f"process {fault.process}" if fault.process else fault.key or "the server"
-            yield fault.began, f"fault: {fault.kind}, {whom}, until {fault.ended:.3f}"
+            yield fault.began, f"fault: {fault.kind}, {whom}, for {fault.ended - fault.began:.3f} s"
     for process in processes:
         for stall in history.stalls.get(process, ()):
             if stall.length >= WORTH_TELLING:
@@ -159,10 +160,10 @@ def _of_server(history: History, key: str) -> Iterator[tuple[float, str]]:
     for version in history.versions:
         if version.key == key:
             what = "deleted" if version.deleted else "released" if version.released else "held"
-            until = history.local(version.expires_at)
+            left = version.expires_at - version.at
             yield (
                 history.local(version.at),
-                f"row: {what} by {version.holder}, fence {version.fence}, until {until:.3f}",
+                f"row: {what} by {version.holder}, fence {version.fence}, for {left:.3f} s",
             )
     for write in history.writes:
         if write.key == key:

@@ -120,13 +120,13 @@ async def _run(
         for place in places:
             await place.ready.wait()
         await asyncio.sleep(WARM_UP)
-        until = time.monotonic() + seconds
+        history.opened = time.monotonic()
         whole_server = asyncio.Lock()
         on_server = OnServer(server, table, places, history, whole_server)
         lanes = [Lane(on_server.make, lane, 0) for lane in ("rows", "operator", "fences", "server")]
         on_processes = [OnProcess(place, server.dsn, whole_server) for place in places]
         lanes += [Lane(on_process.make, "process", number) for number, on_process in enumerate(on_processes)]
-        making = [group.create_task(lane.run(seed, until, history)) for lane in lanes]
+        making = [group.create_task(lane.run(seed, history.opened + seconds, history)) for lane in lanes]
         await asyncio.wait(making)
         history.closed = time.monotonic()
         # What the one half has is released, what the other half has runs out.
