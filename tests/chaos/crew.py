@@ -90,6 +90,12 @@ class Place:
             await self._child.send(do=do, order=number, **how)
         return await answer
 
+    async def explain(self) -> None:
+        """Have the process say where its tasks stand; nothing good, since nobody should have to ask."""
+        assert self._child is not None
+        with suppress(ConnectionError):
+            await self._child.send(do="explain")
+
     def signal(self, number: signal.Signals) -> None:
         """Send the process a signal."""
         assert self._child is not None

@@ -82,7 +82,13 @@ class OnProcess:
             "pool exhausted": lambda: self._exhaust(planned.lasts),
             "cancelled": lambda: self._cancel(part, planned),
         }
-        at = await makes[name]()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                at = await makes[name]()
+        except TimeoutError:
+            # What should have met the process has not: it does nothing any more.
+            await self._place.explain()
+            return None
         if at is None or at == float("inf"):
             return None
         ended = max(at, time.monotonic()) if planned.lasts else at
@@ -110,17 +116,15 @@ class OnProcess:
         proxy.refuse()
         proxy.reset_links()
         await asyncio.sleep(lasts)
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                # Some link of somebody's may have got the port meanwhile.
-                with suppress(OSError):
-                    await proxy.accept()
-                    return time.monotonic()
-                await asyncio.sleep(PAUSE)
+        while True:
+            # Some link of somebody's may have got the port meanwhile.
+            with suppress(OSError):
+                await proxy.accept()
+                return time.monotonic()
+            await asyncio.sleep(PAUSE)
 
     async def _lose_reply(self, matching: str) -> float:
-        async with asyncio.timeout(PATIENCE):
-            await self._place.proxy.drop_reply(matching).happened.wait()
+        await self._place.proxy.drop_reply(matching).happened.wait()
         return time.monotonic()
 
     async def _stop_session(self, planned: Planned) -> float | None:
@@ -159,9 +163,8 @@ class OnProcess:
 
     async def _kill(self) -> float | None:
         # One that has nothing leaves nothing behind.
-        async with asyncio.timeout(PATIENCE):
-            while not self._place.running:
-                await asyncio.sleep(PAUSE)
+        while not self._place.running:
+            await asyncio.sleep(PAUSE)
         return self._place.kill()
 
     async def _exhaust(self, lasts: float) -> float:

@@ -93,17 +93,27 @@ KINDS = {
         scope="key",
     ),
     # Operators. Pruned and advanced are answers to them; an advance is also heard of by whoever holds.
-    "revoked": Kind(lane="operator", lasts=_POINT, noticed_by=frozenset({"Revoked"}), scope="key", loses=("revoked",)),
+    "revoked": Kind(
+        lane="operator", lasts=_POINT, noticed_by=frozenset({"Revoked"}), scope="key", loses=("revoked",), cuts=False
+    ),
     "revoked by force": Kind(
         lane="operator",
         lasts=_POINT,
         noticed_by=frozenset({"Lost revoked", "Lost taken_over", "Lost expired", "Lost deleted"}),
         scope="key",
         loses=("revoked", "taken_over", "expired", "deleted"),
+        cuts=False,
     ),
-    "pruned": Kind(lane="operator", lasts=_POINT, noticed_by=frozenset({"Pruned"}), scope="server", loses=()),
+    "pruned": Kind(
+        lane="operator", lasts=_POINT, noticed_by=frozenset({"Pruned"}), scope="server", loses=(), cuts=False
+    ),
     "advanced": Kind(
-        lane="fences", lasts=_POINT, noticed_by=frozenset({"Lost taken_over"}), scope="server", loses=("taken_over",)
+        lane="fences",
+        lasts=_POINT,
+        noticed_by=frozenset({"Lost taken_over"}),
+        scope="server",
+        loses=("taken_over",),
+        cuts=False,
     ),
     # The whole server: as after a crash; and every transaction read-only unless it says otherwise.
     "server restarted": Kind(lane="server", lasts=_POINT, noticed_by=FAILED, scope="server"),

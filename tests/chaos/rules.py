@@ -59,7 +59,8 @@ def revivals(history: History) -> Iterator[Broken]:
     """Yield each version in which a tenure is live again that had been released, or whose row was deleted."""
     for versions in by_key(sorted(history.versions)).values():
         for before, after in pairwise(versions):
-            if before.holder == after.holder and (before.deleted or (before.released and not after.released)):
+            revived = before.deleted or (before.released and not after.released)
+            if before.holder == after.holder and revived and not after.deleted:
                 yield _of_version(history, "a tenure that was over lives again", after)
 
 
@@ -153,7 +154,7 @@ def left_claimed(history: History) -> Iterator[Broken]:
         over = history.local(tenure.until)
         left = history.local(tenure.began) if body is None else body.ended
         is_open = tenure.released_at is None and tenure.cut_at is None and tenure.fence == tenure.first
-        if is_open and left < over - MOMENT and _is_quiet(history, process_in(tenure.holder), left - history.ttl, over):
+        if is_open and left < over - MOMENT and _is_quiet(history, tenure, left - history.ttl, over):
             whose = "a claim that nobody had" if body is None else f"a tenure whose body had ended, {body},"
             yield Broken(f"{whose} was not given back: {tenure}", tenure.key, over)
 
@@ -164,9 +165,10 @@ def process_in(holder: str) -> int:
     return int(label.removeprefix(LABEL)) if label.startswith(LABEL) else 0
 
 
-def _is_quiet(history: History, process: int, began: float, ended: float) -> bool:
-    """Tell whether nothing cut a process off, or held it up for long, between two moments, and both are in the run."""
-    seen = [fault for fault in history.faults if fault.process in {0, process}]
+def _is_quiet(history: History, tenure: Tenure, began: float, ended: float) -> bool:
+    """Tell whether nothing cut a holder off, or held it up for long, between two moments, and both are in the run."""
+    process = process_in(tenure.holder)
+    seen = [fault for fault in history.faults if fault.process in {0, process} and fault.key in {"", tenure.key}]
     if any(KINDS[fault.kind].cuts and fault.began < ended and fault.ended > began for fault in seen):
         return False
     return process > 0 and ended < history.closed and history.stood_still(process, ended, ended - began) < MOMENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import time
 import warnings
@@ -54,6 +55,8 @@ class Selfharm:
                     self._start(self._fork(order))
                 case {"do": "cancel", "order": int(order), "phase": str(phase), "seconds": float(seconds)}:
                     self._orders[phase].append((order, seconds))
+                case {"do": "explain"}:
+                    emit(wrong="nothing goes on", detail=stacks())
                 case _:
                     break
         for task in self._tasks:
@@ -103,6 +106,14 @@ class Selfharm:
             os._exit(code)
         emit(did=order)
         await asyncio.to_thread(assert_child_is_fine, pid)
+
+
+def stacks() -> str:
+    """Return where each task of this process stands."""
+    told = io.StringIO()
+    for task in asyncio.all_tasks():
+        task.print_stack(limit=4, file=told)
+    return told.getvalue()
 
 
 def use_copy(held: Lease) -> None:
