@@ -90,11 +90,11 @@ class Place:
             await self._child.send(do=do, order=number, **how)
         return await answer
 
-    async def explain(self) -> None:
-        """Have the process say where its tasks stand; nothing good, since nobody should have to ask."""
+    async def explain(self, kind: str) -> None:
+        """Have the process say where its tasks stand, since it has not met what it should have."""
         assert self._child is not None
         with suppress(ConnectionError):
-            await self._child.send(do="explain")
+            await self._child.send(do="explain", kind=kind)
 
     def signal(self, number: signal.Signals) -> None:
         """Send the process a signal."""

@@ -22,6 +22,7 @@ from tests.support.typing import Connection
 # What the server and what is between may do to a call of ours while faults of other lanes are on.
 PASSING = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 PAUSE = 0.05
+SOON = 2.0
 
 REPLIES = {"claim": CLAIM, "renew": RENEW, "release": RELEASE, "commit": "COMMIT"}
 
@@ -86,8 +87,8 @@ class OnProcess:
             async with asyncio.timeout(PATIENCE):
                 at = await makes[name]()
         except TimeoutError:
-            # What should have met the process has not: it does nothing any more.
-            await self._place.explain()
+            # What the process should have met long ago: it does nothing any more.
+            await self._place.explain(planned.kind)
             return None
         if at is None or at == float("inf"):
             return None
@@ -124,8 +125,12 @@ class OnProcess:
             await asyncio.sleep(PAUSE)
 
     async def _lose_reply(self, matching: str) -> float:
-        await self._place.proxy.drop_reply(matching).happened.wait()
-        return time.monotonic()
+        while True:
+            # One whose link is cut before the reply comes never happens: order another one.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SOON):
+                    await self._place.proxy.drop_reply(matching).happened.wait()
+                return time.monotonic()
 
     async def _stop_session(self, planned: Planned) -> float | None:
         async with self._whole_server:

@@ -12,6 +12,7 @@ from tests.chaos.rules import RULES, Broken, broken_rules, excused, lateness, wa
 EARLY = 0.05
 """Seconds by which a notice may seem to come before what it tells of: two processes read the clock in turns."""
 
+WIDTH = 200
 LINES = 20
 """How much of its key's history is told of something broken."""
 
@@ -180,4 +181,4 @@ def _of_bodies(history: History, key: str) -> Iterator[tuple[float, str]]:
             yield body.ended, f"{who} ends: {body.outcome}"
     for notice in (*history.notices, *history.wrong):
         if notice.key == key:
-            yield notice.at, f"process {notice.process}: {notice.name} {notice.detail}"
+            yield notice.at, f"process {notice.process}: {notice.name} {notice.detail[:WIDTH]}"

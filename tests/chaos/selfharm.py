@@ -55,8 +55,8 @@ class Selfharm:
                     self._start(self._fork(order))
                 case {"do": "cancel", "order": int(order), "phase": str(phase), "seconds": float(seconds)}:
                     self._orders[phase].append((order, seconds))
-                case {"do": "explain"}:
-                    emit(wrong="nothing goes on", detail=stacks())
+                case {"do": "explain", "kind": kind}:
+                    emit(wrong=f"{kind}: not met", detail=stacks())
                 case _:
                     break
         for task in self._tasks:
