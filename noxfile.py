@@ -36,7 +36,7 @@ OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.
 # One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
 ONCE = [
     *("tests/broken", "tests/cli", "tests/errors", "tests/options", "tests/package", "tests/support", "tests/typing"),
-    *("tests/pooler", "tests/test_bench.py", "tests/test_exports.py", "tests/test_supported.py"),
+    *("tests/chaos", "tests/pooler", "tests/test_bench.py", "tests/test_exports.py", "tests/test_supported.py"),
     *("tests/fencing/test_paused_history.py", "tests/fencing/test_resources.py", "tests/fencing/test_sqlalchemy.py"),
 ]
 # These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
@@ -229,6 +229,17 @@ def machine(session: nox.Session) -> None:
     with outside_the_checkout() as copy, session.chdir(copy):
         for run in runs:
             session.run("python", "-m", "tests.machine.run", *run)
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Do all kinds of faults to processes that hold leases, for a minute, and judge what was seen afterwards.
+
+    Arguments are those of tests/chaos/run.py.
+    """
+    install_package(session)
+    with outside_the_checkout() as copy, session.chdir(copy):
+        session.run("python", "-m", "tests.chaos.run", *session.posargs)
 
 
 @nox.session(python=PYTHONS)

@@ -1,0 +1,33 @@
+"""Processes and a server under faults of all kinds: the short form of `nox -s chaos`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from asyncpg_lease.cli._server import EmbeddedServer
+from tests.chaos.report import stories, summary
+from tests.chaos.rules import broken_rules
+from tests.chaos.soak import run_soak
+from tests.support.databases import TEST_SETTINGS
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSTOP and os.fork")
+
+SECONDS = 6.0
+
+
+@pytest.fixture
+def unhappy_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """A server of its own, with connections for everybody who comes again."""
+    with EmbeddedServer(TEST_SETTINGS, programs=request.config.getoption("--programs")) as server:
+        yield server
+
+
+async def test_faults_of_all_kinds_leave_never_two_and_never_stuck(unhappy_server: EmbeddedServer) -> None:
+    """Whatever meets whatever, no rule is broken: see `rules`."""
+    history = await run_soak(unhappy_server, SECONDS, seed=1, processes=3, keys=6)
+    assert len(history.faults) > SECONDS
+    assert len(history.bodies) > SECONDS
+    assert broken_rules(history) == {}, "\n".join([*summary(history), *stories(history)])
