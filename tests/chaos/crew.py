@@ -88,7 +88,10 @@ class Place:
         self._answers[number] = answer
         with suppress(ConnectionError):
             await self._child.send(do=do, order=number, **how)
-        return await answer
+        try:
+            return await answer
+        finally:
+            self._answers.pop(number, None)
 
     async def explain(self, kind: str) -> None:
         """Have the process say where its tasks stand, since it has not met what it should have."""
@@ -121,9 +124,14 @@ class Place:
                 break
             self._alive = report.pop("at")
             self._note(report, self._alive, number)
-        for answer in self._answers.values():
-            answer.set_result(float("inf"))
-        self._answers.clear()
+        for order in list(self._answers):
+            self._answer(order, float("inf"))
+
+    def _answer(self, order: int, at: float) -> None:
+        """Tell whoever gave an order that it was carried out, unless he has given up."""
+        answer = self._answers.get(order)
+        if answer is not None and not answer.done():
+            answer.set_result(at)
 
     def _note(self, report: dict[str, Any], at: float, number: int) -> None:
         match report:
@@ -137,7 +145,7 @@ class Place:
                 ended = self._running.pop(body)
                 ended.ended, ended.outcome = at, outcome
             case {"did": order}:
-                self._answers.pop(order).set_result(at)
+                self._answer(order, at)
             case {"ready": True}:
                 self.ready.set()
             case _:

@@ -12,6 +12,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Protocol
 
+import asyncpg
+
 from asyncpg_lease import Lease
 from tests.faults.means import exhausted
 from tests.support.leasing import assert_child_is_fine
@@ -85,9 +87,14 @@ class Selfharm:
         task.add_done_callback(self._tasks.discard)
 
     async def _exhaust(self, order: int, seconds: float) -> None:
-        async with exhausted(self._pool):
-            emit(did=order)
-            await asyncio.sleep(seconds)
+        taken = False
+        while not taken:
+            # A connection may fail when it is made, or be gone when it is given back.
+            with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+                async with exhausted(self._pool):
+                    taken = True
+                    emit(did=order)
+                    await asyncio.sleep(seconds)
 
     async def _fork(self, order: int) -> None:
         while not self.held:
