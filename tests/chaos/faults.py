@@ -92,8 +92,11 @@ class OnProcess:
             return None
         if at is None or at == float("inf"):
             return None
-        ended = max(at, time.monotonic()) if planned.lasts else at
-        return Fault(planned.kind, at if not planned.lasts else began, ended, process)
+        if planned.lasts:
+            at = max(at, time.monotonic())
+        # Replies were slow until the cancellation had met its call.
+        spans = planned.lasts or name == "cancelled"
+        return Fault(planned.kind, began if spans else at, at, process)
 
     async def _freeze(self, lasts: float) -> float:
         self._place.proxy.freeze()

@@ -55,19 +55,23 @@ KINDS = {
     # Slow: a renewal, claim or release that took as long as one way is delayed.
     "slow replies": Kind(lane="process", lasts=(0.3, 2.0), noticed_by=FAILED | {"Slow"}),
     "slow requests": Kind(lane="process", lasts=(0.3, 2.0), noticed_by=FAILED | {"Slow"}),
-    "links reset": Kind(lane="process", lasts=_POINT, noticed_by=FAILED),
+    "links reset": Kind(lane="process", lasts=_POINT, noticed_by=FAILED, cuts=False),
     "links refused": Kind(lane="process", lasts=(0.2, 3.0), noticed_by=FAILED),
     # The reply of one statement does not come, which the server carried out, and the link is cut.
-    "lost reply: claim": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"WaitingFailed", "error"})),
-    "lost reply: renew": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"RenewFailed"}), after=2.0),
+    "lost reply: claim": Kind(
+        lane="process", lasts=_POINT, noticed_by=frozenset({"WaitingFailed", "error"}), cuts=False
+    ),
+    "lost reply: renew": Kind(
+        lane="process", lasts=_POINT, noticed_by=frozenset({"RenewFailed"}), after=2.0, cuts=False
+    ),
     # It is asked again: told after the reply was lost, of a tenure that the server had released before.
     "lost reply: release": Kind(
-        lane="process", lasts=_POINT, noticed_by=frozenset({"Released again", "ReleaseFailed"})
+        lane="process", lasts=_POINT, noticed_by=frozenset({"Released again", "ReleaseFailed"}), cuts=False
     ),
-    "lost reply: commit": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"error"})),
+    "lost reply: commit": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"error"}), cuts=False),
     # The server's sessions of one process.
     "session stopped": Kind(lane="process", lasts=(0.2, 3.0), noticed_by=FAILED | {"Slow"}),
-    "session ended": Kind(lane="process", lasts=_POINT, noticed_by=FAILED),
+    "session ended": Kind(lane="process", lasts=_POINT, noticed_by=FAILED, cuts=False),
     # The process itself. Stopped and blocked are told when it goes on; killed by whoever takes its keys over.
     "process stopped": Kind(lane="process", lasts=(0.2, 4.0), noticed_by=LATE, loses=_HELD_UP),
     "process killed": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Taken over"}), after=4.0, loses=()),
@@ -75,16 +79,13 @@ KINDS = {
     # The copy of a lease in the child says that it is not held, and refuses its calls.
     "forked": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Copy refused"}), loses=(), cuts=False),
     "pool exhausted": Kind(lane="process", lasts=(0.3, 3.0), noticed_by=FAILED),
-    # A call of a lease is cancelled, and the cancellation comes out of it.
-    "cancelled: acquire": Kind(
-        lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled acquire"}), loses=(), cuts=False
-    ),
+    # A call of a lease is cancelled, and the cancellation comes out of it; replies are slow until it was, so that there
+    # is time for it.
+    "cancelled: acquire": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled acquire"}), loses=()),
     "cancelled: body": Kind(
         lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled body"}), loses=(), cuts=False
     ),
-    "cancelled: exit": Kind(
-        lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled exit"}), loses=(), cuts=False
-    ),
+    "cancelled: exit": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled exit"}), loses=()),
     # A row that is held at that time.
     "row locked": Kind(
         lane="rows",

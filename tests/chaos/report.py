@@ -148,7 +148,8 @@ def _lines(history: History, key: str) -> Iterator[tuple[float, str]]:
     yield from _of_bodies(history, key)
     processes = {0} | {body.process for body in history.bodies if body.key == key}
     for fault in history.faults:
-        if fault.key == key or (not fault.key and fault.process in processes):
+        # A session that is stopped in the middle of something may hold up whoever comes next.
+        if fault.key == key or (not fault.key and fault.process in processes) or fault.kind == "session stopped":
             whom = f"process {fault.process}" if fault.process else fault.key or "the server"
             yield fault.began, f"fault: {fault.kind}, {whom}, for {fault.ended - fault.began:.3f} s"
     for process in processes:

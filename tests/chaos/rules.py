@@ -24,6 +24,9 @@ SLOW = 2.0
 
 LABEL = "process-"
 
+QUIET = 1.25
+"""Seconds of peace at the end of a tenure, in which it could have been released."""
+
 MOMENT = 0.5
 """Seconds within which the server had done what an operator asked for."""
 
@@ -143,8 +146,8 @@ def stale_writes(history: History) -> Iterator[Broken]:
 def left_claimed(history: History) -> Iterator[Broken]:
     """Yield each tenure that nobody had any more and that ran out all the same, though nothing stood in the way.
 
-    The claim's caller was cancelled, or the body has ended; the server could be reached from then to the end, and the
-    process was not held up.
+    The claim's caller was cancelled, or the body has ended; for long before the end the server could be reached, and
+    the process was not held up.
     """
     bodies = {(body.key, body.holder): body for body in history.bodies}
     for tenure in tenures(history.versions):
@@ -154,7 +157,7 @@ def left_claimed(history: History) -> Iterator[Broken]:
         over = history.local(tenure.until)
         left = history.local(tenure.began) if body is None else body.ended
         is_open = tenure.released_at is None and tenure.cut_at is None and tenure.fence == tenure.first
-        if is_open and left < over - MOMENT and _is_quiet(history, tenure, left - history.ttl, over):
+        if is_open and left < over - QUIET and _is_quiet(history, tenure, over - QUIET, over):
             whose = "a claim that nobody had" if body is None else f"a tenure whose body had ended, {body},"
             yield Broken(f"{whose} was not given back: {tenure}", tenure.key, over)
 
@@ -168,7 +171,12 @@ def process_in(holder: str) -> int:
 def _is_quiet(history: History, tenure: Tenure, began: float, ended: float) -> bool:
     """Tell whether nothing cut a holder off, or held it up for long, between two moments, and both are in the run."""
     process = process_in(tenure.holder)
-    seen = [fault for fault in history.faults if fault.process in {0, process} and fault.key in {"", tenure.key}]
+    # A session that is stopped in the middle of something may hold up whoever comes next.
+    seen = [
+        fault
+        for fault in history.faults
+        if (fault.process in {0, process} and fault.key in {"", tenure.key}) or fault.kind == "session stopped"
+    ]
     if any(KINDS[fault.kind].cuts and fault.began < ended and fault.ended > began for fault in seen):
         return False
     return process > 0 and ended < history.closed and history.stood_still(process, ended, ended - began) < MOMENT

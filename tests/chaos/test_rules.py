@@ -147,7 +147,8 @@ def test_guarded_write_after_a_later_tenure_has_begun_is_found() -> None:
 
 def _left(history: History) -> History:
     """Have the third tenure run out in place of its release."""
-    return with_version(history, 6, released=False, expires_at=14.9 + OFFSET)
+    history = with_version(history, 6, released=False, expires_at=14.9 + OFFSET)
+    return with_body(history, 3, ended=13.6)
 
 
 def test_tenure_that_is_left_claimed_is_found() -> None:
@@ -160,9 +161,10 @@ def test_claim_that_nobody_had_and_that_is_not_given_back_is_found() -> None:
     history = sound()
     history.versions = [each for each in history.versions if each.number != 9]
     history.bodies.pop()
+    history.versions[-1] = history.versions[-1]._replace(expires_at=16.4 + OFFSET)
     history.closed = 16.5
     assert set(broken_rules(history)) == {"tenures left claimed"}
-    history.closed = 15.9
+    history.closed = 16.3
     assert broken_rules(history) == {}
 
 
@@ -181,6 +183,13 @@ def test_tenure_that_could_not_be_released_is_not_left_claimed(fault: Fault) -> 
     assert broken_rules(history) == {}
     history.faults[-1] = fault._replace(process=7)
     assert broken_rules(history) != {}
+
+
+def test_tenure_is_not_left_claimed_while_some_session_is_stopped() -> None:
+    """Of whichever process: it may hold a lock of the server's own."""
+    history = _left(sound())
+    history.faults.append(Fault("session stopped", 14.0, 14.1, 7))
+    assert broken_rules(history) == {}
 
 
 def test_tenure_whose_process_stood_still_is_not_left_claimed() -> None:
