@@ -222,10 +222,10 @@ def faults(session: nox.Session) -> None:
 def machine(session: nox.Session) -> None:
     """Run 2,000 random histories beside a model, and 10,000 acquisitions with crashes, revokes and prunes in between.
 
-    Arguments are those of tests/machine/run.py, for one of the two.
+    And 1,000 histories with faults. Arguments are those of tests/machine/run.py, for one of the three.
     """
     install_package(session)
-    runs = [session.posargs] if session.posargs else [["histories"], ["acquisitions"]]
+    runs = [session.posargs] if session.posargs else [["histories"], ["faults"], ["acquisitions"]]
     with outside_the_checkout() as copy, session.chdir(copy):
         for run in runs:
             session.run("python", "-m", "tests.machine.run", *run)

@@ -168,7 +168,7 @@ class Model:
 
     def verify(self, handle: Handle) -> Answer:
         """The server is asked; the handle itself takes no note of what it says."""
-        return self._known(handle) or self._loss(handle) or "live"
+        return self.known(handle) or self._loss(handle) or "live"
 
     def release(self, handle: Handle) -> Answer:
         """A live tenure ends, by the handle that began it and knows of no loss; nothing else is touched."""
@@ -187,12 +187,13 @@ class Model:
 
     def _use(self, handle: Handle) -> Answer | None:
         """Return how a call on a handle fails, and have the handle remember a loss; None: it does not."""
-        known = self._known(handle)
+        known = self.known(handle)
         if known is None:
             handle.lost = self._loss(handle)
         return known or handle.lost
 
-    def _known(self, handle: Handle) -> Answer | None:
+    def known(self, handle: Handle) -> Answer | None:
+        """Return what a handle has to say without asking anybody: that it was left, or is lost."""
         return "left" if handle.left else handle.lost
 
     def _loss(self, handle: Handle) -> Lost | None:
@@ -204,6 +205,36 @@ class Model:
         if row.state == "held":
             return None
         return Lost("revoked" if row.revoked else "expired")
+
+    # What goes wrong on the way -------------------------------------------------------------------
+
+    def claim_unheard(self, key: str, holder: str, *, named: bool) -> Answer:
+        """What a claim got whose answer was lost is given back; that of a named holder is there to be joined."""
+        if isinstance(self.claim(key, holder), Granted) and not named:
+            self._give_back(key)
+        return "failed"
+
+    def claim_cancelled(self, key: str, holder: str, *, came: bool) -> Answer:
+        """Either it was not carried out, or what it got is given back, unless it joined."""
+        granted = self.claim(key, holder) if came else None
+        if isinstance(granted, Granted) and not granted.joined:
+            self._give_back(key)
+        return "cancelled"
+
+    def renew_unheard(self, handle: Handle) -> Answer:
+        """A live tenure is renewed; the handle learns nothing, neither of that nor of a loss."""
+        known = self.known(handle)
+        if known is None and self._loss(handle) is None:
+            self.changed.add(handle.key)
+        return known or "failed"
+
+    def renew_failed(self, handle: Handle) -> Answer:
+        """A renewal that was not carried out is evidence of nothing."""
+        return self.known(handle) or "failed"
+
+    def _give_back(self, key: str) -> None:
+        row = self.rows[key]
+        row.state, row.released = "free", True
 
     # What may happen to it ------------------------------------------------------------------------
 

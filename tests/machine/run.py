@@ -1,12 +1,14 @@
 """The long forms of the tests in this folder, on a server of their own.
 
     python -m tests.machine.run histories [--number 2000] [--seed N] [--programs DIR]
+    python -m tests.machine.run faults [--number 1000] [--seed N] [--programs DIR]
     python -m tests.machine.run acquisitions [--number 10000] [--seed N] [--programs DIR]
 
 The first runs random histories on a server and on the model, and makes one that fails as short as it can be. The same
-seed and number make the same histories.
+seed and number make the same histories. So does the second, in whose histories answers are lost, links reset, sessions
+ended, statements refused, and claims cancelled.
 
-The second fails if a fence was out of order, if two bodies of a key ran at once, if a lower fence was written after a
+The third fails if a fence was out of order, if two bodies of a key ran at once, if a lower fence was written after a
 higher one, if a key could not be acquired in the end, or if something that was to be seen was not.
 """
 
@@ -21,13 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncpg_lease.cli._server import EmbeddedServer
+from tests.machine.histories import run_histories
 from tests.machine.long_run import run_long
 from tests.machine.long_run_history import complaints, summary
-from tests.machine.machine import run_histories
 from tests.support.databases import TEST_SETTINGS, Server
 from tests.support.loops import run
 
-NUMBERS = {"histories": 2000, "acquisitions": 10_000}
+NUMBERS = {"histories": 2000, "faults": 1000, "acquisitions": 10_000}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,14 +52,17 @@ def main(arguments: Sequence[str]) -> int:
         server.make_connecting_cheap()
         _say(f"PostgreSQL {server.major}, {options.what} --number {number} --seed {seed}")
         with server.database() as dsn:
-            wrong = _run_histories(dsn, number, seed) if options.what == "histories" else _run_long(dsn, number, seed)
+            if options.what == "acquisitions":
+                wrong = _run_long(dsn, number, seed)
+            else:
+                wrong = _run_histories(dsn, number, seed, faults=options.what == "faults")
     _say(*wrong, f"in {time.monotonic() - started:.0f} s")
     return 1 if wrong else 0
 
 
-def _run_histories(dsn: str, number: int, seed: int) -> list[str]:
+def _run_histories(dsn: str, number: int, seed: int, *, faults: bool) -> list[str]:
     # One that fails comes out as an error, after its steps have been printed.
-    run_histories(dsn, number=number, of_seed=seed, shrink=True)
+    run_histories(dsn, number=number, of_seed=seed, shrink=True, faults=faults)
     return []
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tests.machine.machine import run_histories
+from tests.machine.histories import run_histories
 
 
 def test_machine_random_histories_keep_to_the_rules(dsn: str) -> None:
     """Whatever holders do answers as the model says, and touches no row but its own."""
-    run_histories(dsn, number=150, of_seed=1, shrink=False)
+    run_histories(dsn, number=150, of_seed=1, shrink=False, faults=False)
+
+
+def test_machine_histories_with_faults_keep_to_the_rules(dsn: str) -> None:
+    """Lost answers, failed renewals and cancelled claims leave nothing claimed, end no tenure, and lower no fence."""
+    run_histories(dsn, number=40, of_seed=1, shrink=False, faults=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -19,7 +19,17 @@ from tests.support.typing import Connection, Pool
 HOUR = 3600.0
 """The ttl: nothing runs out by itself, since a step takes milliseconds."""
 
+NOTED = """
+CREATE TABLE accepted (number bigint GENERATED ALWAYS AS IDENTITY, key text NOT NULL, fence bigint NOT NULL);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO accepted (key, fence) VALUES (NEW.key, NEW.last_fence); RETURN NULL; END $$;
+CREATE TRIGGER noted AFTER INSERT OR UPDATE ON page FOR EACH ROW EXECUTE FUNCTION note();
+"""
+"""Each write of the job's that was accepted is noted, in that order."""
+
 WRITE = "INSERT INTO page VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET last_fence = EXCLUDED.last_fence"
+
+ACCEPTED = "SELECT key, array_agg(fence ORDER BY number) FROM accepted GROUP BY key"
 
 LOOK = """
 SELECT key, holder, fence,
@@ -44,22 +54,24 @@ class Seen(NamedTuple):
 class World:
     """A lease table, and a table that the job writes."""
 
-    def __init__(self, table: LeaseTable, observe: Observer, writer: Connection) -> None:
+    def __init__(self, pool: Pool, table: LeaseTable, observe: Observer, writer: Connection) -> None:
+        self.pool = pool
         self.table = table
-        self._observe = observe
-        self._writer = writer
+        self.observe = observe
+        self.writer = writer
 
     async def clear(self) -> None:
         """Begin anew, with no key and nothing written."""
-        await self._observe.connection.execute("DELETE FROM lease; DELETE FROM page")
+        await self.observe.connection.execute("DELETE FROM lease; DELETE FROM page; DELETE FROM accepted")
 
     async def look(self) -> dict[str, Seen]:
         """Return every row, by key."""
-        return {row[0]: Seen(*row[1:]) for row in await self._observe.connection.fetch(LOOK)}
+        return {row[0]: Seen(*row[1:]) for row in await self.observe.connection.fetch(LOOK)}
 
-    async def written(self) -> dict[str, int]:
-        """Return the last fence that was written for each key."""
-        return {row[0]: row[1] for row in await self._observe.connection.fetch("SELECT key, last_fence FROM page")}
+    async def accepted(self) -> dict[str, list[int]]:
+        """Return the fences of all writes of each key that were accepted, the first one first."""
+        rows = await self.observe.connection.fetch(ACCEPTED)
+        return {row[0]: row[1] for row in rows}
 
     async def claim(self, key: str, holder: str | None, *, rests: bool) -> tuple[Answer, Lease | None]:
         """Acquire; return the lease as well, where there is one."""
@@ -92,7 +104,7 @@ class World:
 
     async def run_out(self, key: str) -> Answer:
         """Move the row's own timestamps."""
-        await self._observe.expire(key)
+        await self.observe.expire(key)
         return "run out"
 
     async def revoke(self, key: str, fence: int | None, *, force: bool) -> Answer:
@@ -112,8 +124,8 @@ class World:
         """Write in a guarded transaction, and let something happen before it ends."""
 
         async def transaction() -> None:
-            async with held.transaction(self._writer):
-                await self._writer.execute(WRITE, held.key, held.fence)
+            async with held.transaction(self.writer):
+                await self.writer.execute(WRITE, held.key, held.fence)
                 if meanwhile is not None:
                     await meanwhile()
 
@@ -122,7 +134,7 @@ class World:
     async def write_by_hand(self, held: Lease) -> Answer:
         """Write as one who has not looked at the lease at all."""
         try:
-            await self._writer.execute(WRITE, held.key, held.fence)
+            await self.writer.execute(WRITE, held.key, held.fence)
         except asyncpg.PostgresError as error:
             if error.sqlstate != STALE:
                 raise
@@ -144,17 +156,28 @@ async def _said(call: Coroutine[Any, Any, None], otherwise: str) -> Answer:
 
 
 @asynccontextmanager
-async def world(dsn: str) -> AsyncIterator[World]:
-    """Open one on an empty database; nothing of the library's may be left of it."""
+async def world(
+    dsn: str, leases: str | None = None, *, connections: int = 2, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[World]:
+    """Open one on an empty database; nothing of the library's may be left of it.
+
+    Args:
+        dsn: the database.
+        leases: another way to it, for the leases alone.
+        connections: how many the leases may have.
+        settings: of the server, for the leases' sessions alone.
+    """
     async with AsyncExitStack() as stack:
         stack.push_async_callback(expect_no_tasks)
-        pool: Pool = await asyncpg.create_pool(dsn, min_size=1, max_size=2)
+        pool: Pool = await asyncpg.create_pool(
+            leases or dsn, min_size=1, max_size=connections, server_settings=dict(settings or {})
+        )
         stack.push_async_callback(close_pool, pool)
         table = LeaseTable(pool)
         await table.create()
         stack.push_async_callback(table.aclose)
         observe = await stack.enter_async_context(observing(dsn))
-        await observe.connection.execute(JOB)
+        await observe.connection.execute(JOB + NOTED)
         writer = await asyncpg.connect(dsn)
         stack.push_async_callback(writer.close)
-        yield World(table, observe, writer)
+        yield World(pool, table, observe, writer)
