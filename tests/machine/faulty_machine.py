@@ -78,10 +78,11 @@ class FaultyMachine(LeaseMachine):
         self.model.guarded.clear()
 
     async def _claim_in_vain(self, key: str, holder: str | None, fault: Fault) -> None:
+        incumbent = await self._seen(key)
         answer = await self.faulty.claim_in_vain(key, holder, fault)
         expected = "failed"
         if fault == "unheard":
-            name = holder or self._nobody(await self._seen(key))
+            name = holder or self._newcomer(incumbent, await self._seen(key))
             self._agree(expected, self.model.claim_unheard(key, name, named=holder is not None))
             self._note(key)
         self._agree(answer, expected)
@@ -91,7 +92,7 @@ class FaultyMachine(LeaseMachine):
         answer, held = await self.faulty.claim_cancelled(key, holder, turns)
         if answer == "cancelled":
             seen = await self._seen(key)
-            name = holder or self._nobody(seen)
+            name = holder or self._newcomer(incumbent, seen)
             self._agree(answer, self.model.claim_cancelled(key, name, came=seen != incumbent))
             self._note(key)
         else:
@@ -111,9 +112,12 @@ class FaultyMachine(LeaseMachine):
     async def _seen(self, key: str) -> Seen | None:
         return (await self.faulty.look()).get(key)
 
-    def _nobody(self, seen: Seen | None) -> str:
-        """Return the holder of a claim that came to nothing, if it came so far; such a claim's is a fresh one."""
-        return seen.holder if seen is not None and seen.holder.startswith(f"{LABEL}/") else "nobody"
+    def _newcomer(self, before: Seen | None, after: Seen | None) -> str:
+        """Return the fresh holder of a claim that came to nothing, if it came so far."""
+        if after is None or (before is not None and before.holder == after.holder):
+            return "nobody"
+        assert after.holder.startswith(f"{LABEL}/"), f"{after.holder} has not claimed it"
+        return after.holder
 
     def _note(self, key: str) -> None:
         """Take note of the fence that nobody heard of: no later tenure may have it."""

@@ -130,7 +130,8 @@ class LeaseMachine(RuleBasedStateMachine):
         rows = {
             key: (row.holder, row.fence, row.state, row.released, row.revoked) for key, row in self.model.rows.items()
         }
-        assert {key: row[:5] for key, row in seen.items() if key} == rows
+        shown = {key: row[:5] for key, row in seen.items() if key}
+        assert shown == rows, f"the rows are {shown}, the rules' {rows}"
         assert (seen[""].fence if "" in seen else None) == self.model.floor
         # G4, and the half of G6 that can be seen.
         for key in {*seen, *self.before} - self.model.changed:
