@@ -91,6 +91,10 @@ class Heartbeat:
 
     def stop(self) -> asyncio.Task[None] | None:
         """Renew no more and report no loss any more; return the renewal that is still to be waited for."""
+        if self._started and not self._over:
+            # A body that never awaits leaves its block before any tick could tell how late the loop is.
+            now = local_time()
+            self.report_late(self._keeper.overdue(now), now)
         self._over = True
         self._keeper.remove(self)
         if self._task is None or self._task.done():
@@ -229,7 +233,11 @@ class _Keeper:
 
     def lag_until(self, now: float) -> float:
         """Return for how long in all the loop has been late, a tick that is overdue at `now` included."""
-        return self._lag + (max(now - self._expected, 0.0) if self._timer is not None else 0.0)
+        return self._lag + self.overdue(now)
+
+    def overdue(self, now: float) -> float:
+        """Return for how long the next tick is overdue at `now`."""
+        return max(now - self._expected, 0.0) if self._timer is not None else 0.0
 
     def add(self, heartbeat: Heartbeat) -> None:
         """Keep a lease from now on."""
