@@ -187,13 +187,6 @@ async def test_suspended_machine_before_the_deadline_renews_within_a_second(
     assert told.of(Late)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="CLOCK_BOOTTIME is Linux's")
-def test_local_clock_on_linux_counts_suspended_time() -> None:
-    """It is CLOCK_BOOTTIME."""
-    before = time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert before <= _clock.local_time() <= time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 @pytest.mark.parametrize(("platform", "name"), [("linux", "CLOCK_BOOTTIME"), ("darwin", "CLOCK_MONOTONIC")])
 @pytest.mark.parametrize("harm", ["none", "refused", "missing"])
 def test_local_clock_is_the_platforms_that_counts_suspended_time_or_else_monotonic(
