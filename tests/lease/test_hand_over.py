@@ -1,77 +1,15 @@
-"""Nobody gets in while the body still runs, and a lost lease's exit touches nobody's row."""
+"""Handles of one explicit holder: which of them ends their tenure, and whose row a stale one leaves alone."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from contextlib import suppress
 
 import pytest
 
 from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
-from tests.conftest import MakePool
-from tests.support.bodies import Bodies
-from tests.support.leasing import until
 from tests.support.observe import Observer
-from tests.support.typing import Pool
 
 KEY = "handed"
-
-
-async def unwind_slowly(pool: Pool, bodies: Bodies, limit: float | None) -> None:
-    """Hold the key, and need more than a ttl of awaits to unwind when cancelled."""
-    async with asyncio.timeout(limit), lease(pool, KEY, ttl=1):
-        with bodies.running("A") as body:
-            try:
-                await asyncio.sleep(30)
-            finally:
-                await asyncio.sleep(1.2)
-                await asyncio.sleep(0.3)
-                body.who = "A, to its last line"
-
-
-async def enter(pool: Pool, bodies: Bodies) -> int:
-    """Enter as soon as the key is to be had."""
-    async with lease(LeaseTable(pool, poll=0.02), KEY, wait=10) as held:
-        with bodies.running("B"):
-            await asyncio.sleep(0.05)
-        return held.fence
-
-
-@pytest.mark.parametrize("by", ["user", "timeout"])
-@pytest.mark.usefixtures("table")
-async def test_body_that_is_cancelled_keeps_the_key_until_its_last_line(
-    make_pool: MakePool, bodies: Bodies, by: str
-) -> None:
-    """A body that unwinds for longer than a ttl is renewed meanwhile; the next one enters after its last line."""
-    mine, others = await make_pool(), await make_pool()
-    task = asyncio.create_task(unwind_slowly(mine, bodies, 0.3 if by == "timeout" else None))
-    await until(lambda: bodies.all)
-    rival = asyncio.create_task(enter(others, bodies))
-    if by == "user":
-        await asyncio.sleep(0.1)
-        task.cancel()
-    assert await rival == 2
-    with suppress(asyncio.CancelledError, TimeoutError):
-        await task
-    assert [body.who for body in bodies.all] == ["A, to its last line", "B"]
-    assert not bodies.overlapping()
-
-
-@pytest.mark.usefixtures("table")
-async def test_body_that_lost_its_lease_touches_no_row_when_it_ends(
-    make_pool: MakePool, bodies: Bodies, observe: Observer
-) -> None:
-    """The loser unwinds as slowly as it likes; the row of who has the key now stays as it is."""
-    task = asyncio.create_task(unwind_slowly(await make_pool(), bodies, None))
-    await until(lambda: bodies.all)
-    await observe.hand_over(KEY, ttl=60)
-    before = await observe.version(KEY)
-    with pytest.raises(LeaseLostError):
-        await task
-    await asyncio.sleep(0.05)
-    assert [body.who for body in bodies.all] == ["A, to its last line"]
-    assert await observe.version(KEY) == before
 
 
 async def test_joined_handle_neither_releases_nor_ends_the_tenure(table: LeaseTable, observe: Observer) -> None:
@@ -123,17 +61,3 @@ async def test_release_from_a_stale_handle_does_not_touch_its_own_later_tenure(
     await old.release()
     assert await observe.version(KEY) == before
     await new.release()
-
-
-async def test_process_that_ends_without_leaving_its_block_frees_nothing_early(
-    table: LeaseTable, observe: Observer
-) -> None:
-    """Nothing but leaving the block frees the row: not a dropped reference, not the garbage collector."""
-    context = lease(table, KEY, ttl=30)
-    held = await context.__aenter__()
-    started = time.monotonic()
-    del context
-    assert not await observe.is_free(KEY)
-    assert held.is_held
-    await held.release()
-    assert time.monotonic() - started < 5
