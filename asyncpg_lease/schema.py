@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -44,6 +45,13 @@ _SHAPE = {
     "completed_tick": ("timestamp with time zone", False),
 }
 
+_CREATE_TRIES = 3
+_MADE_MEANWHILE = (
+    asyncpg.UniqueViolationError,
+    asyncpg.DuplicateTableError,
+    asyncpg.DuplicateSchemaError,
+    asyncpg.DuplicateObjectError,
+)
 
 _OTHER_SHAPE = (
     asyncpg.UndefinedColumnError,
@@ -86,7 +94,7 @@ async def create(connection: Connection, name: TableName) -> None:
     if await _is_there(connection, name):
         return
     try:
-        await _create(connection, name)
+        await _create_beside_migrations(connection, name)
     except asyncpg.InsufficientPrivilegeError as error:
         problem = f"{error}: have a role that may create it run {_ways_to_create(name)}"
         raise LeaseTableError(name.quoted, problem) from error
@@ -99,6 +107,15 @@ async def _is_there(connection: Connection, name: TableName) -> bool:
     if not await ask(connection, MARKED, oid, ",".join(_MARKS)):
         raise _another(name)
     return True
+
+
+async def _create_beside_migrations(connection: Connection, name: TableName) -> None:
+    """Create it; a migration of the user's takes no lock of ours, and may make the schema or the table meanwhile."""
+    for _ in range(_CREATE_TRIES - 1):
+        with suppress(*_MADE_MEANWHILE):
+            await _create(connection, name)
+            return
+    await _create(connection, name)
 
 
 async def _create(connection: Connection, name: TableName) -> None:

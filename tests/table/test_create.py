@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseTable, LeaseTableError, acquire
+from asyncpg_lease._statements import bind
 from tests.conftest import MakePool
 from tests.support.observe import Observer
 from tests.support.processes import Child, Spawn, emit, receive
@@ -60,6 +61,35 @@ async def test_create_by_many_connections_at_once_succeeds_in_all(make_pool: Mak
         tables = [LeaseTable(pool, f"t{number}", schema=f"s{number % 3}") for pool in pools]
         await asyncio.gather(*(table.create() for table in tables))
         await tables[number].verify()
+
+
+@pytest.mark.parametrize("takes_the_lock", [True, False])
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "killed"])
+@pytest.mark.parametrize("schema", [None, "new"])
+async def test_create_beside_an_open_migration_succeeds_in_all(
+    make_pool: MakePool, observe: Observer, schema: str | None, end: str, takes_the_lock: bool
+) -> None:
+    """Whoever makes the table in a transaction of his own, with our lock or without, and whatever comes of it."""
+    pools = [await make_pool(min_size=1, max_size=1) for _ in range(4)]
+    other = await asyncpg.connect(observe.dsn)
+    await other.execute("BEGIN")
+    if takes_the_lock:
+        await other.execute("SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext('create'))")
+    if schema is not None:
+        await other.execute(f"CREATE SCHEMA {schema}")
+    await other.execute(bind("table", "lease" if schema is None else f"{schema}.lease"))
+    creations = [asyncio.create_task(LeaseTable(pool, schema=schema).create()) for pool in pools]
+    await asyncio.sleep(0.2)
+    assert not any(creation.done() for creation in creations)
+    if end == "killed":
+        await observe.connection.execute("SELECT pg_terminate_backend($1)", other.get_server_pid())
+        other.terminate()
+    else:
+        await other.execute(end)
+        await other.close()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*creations)
+    await LeaseTable(pools[0], schema=schema).verify()
 
 
 async def test_create_of_two_tables_in_one_new_schema_at_once_succeeds(make_pool: MakePool) -> None:
