@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 import pytest
@@ -16,6 +16,7 @@ from tests.conftest import MakePool
 from tests.support.leasing import Recorder, here, until, warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.statements import RELEASE
 from tests.support.typing import Pool
 
 KEY = "left"
@@ -49,6 +50,7 @@ async def test_exit_cancelled_during_the_release_finishes_it_first(
     pool = await slow_pool(make_pool, proxy)
     leaving = asyncio.Event()
     seen: list[object] = []
+    proxy.forget()
     # Half a second after its first cancellation an exit waits no longer.
     delay = 0.5 if cancels[0] else 0.3
 
@@ -71,6 +73,7 @@ async def test_exit_cancelled_during_the_release_finishes_it_first(
         await task
     assert delay - 0.05 < time.monotonic() - started < delay + 0.7
     assert seen == [asyncio.CancelledError, len(cancels), True]
+    assert proxy.count(RELEASE) == 1
     setattr(proxy, way, 0)
 
 
@@ -92,20 +95,23 @@ async def group_cancelled(seconds: float) -> AsyncIterator[anyio.CancelScope]:
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("cancelled", [moved_on, group_cancelled])
 @pytest.mark.parametrize("body", [10.0, 0.2])
+@pytest.mark.parametrize("way", ["delay_replies", "delay_requests"])
 async def test_exit_in_a_cancelled_anyio_scope_releases_without_a_busy_loop(
+    *,
     make_pool: MakePool,
     proxy: Proxy,
     observe: Observer,
-    cancelled: Callable[[float], AsyncIterator[anyio.CancelScope]],
+    cancelled: Callable[[float], AbstractAsyncContextManager[anyio.CancelScope]],
     body: float,
+    way: str,
 ) -> None:
     """Level cancellation keeps off the release, whether it came in the body or in the exit."""
     pool = await slow_pool(make_pool, proxy)
 
     async def job() -> None:
-        async with cancelled(0.3) as scope:  # type: ignore[attr-defined]
+        async with cancelled(0.3) as scope:
             async with lease(pool, KEY, ttl=30):
-                proxy.delay_replies = 0.2
+                setattr(proxy, way, 0.2)
                 await asyncio.sleep(body)
             assert await observe.is_free(KEY)
         assert scope.cancel_called
@@ -116,7 +122,7 @@ async def test_exit_in_a_cancelled_anyio_scope_releases_without_a_busy_loop(
     assert time.monotonic() - started < 1
     assert await observe.is_free(KEY)
     assert task.cancels < 20
-    proxy.delay_replies = 0
+    setattr(proxy, way, 0)
     await until(lambda: pool.get_idle_size() == pool.get_size(), within=1)
 
 

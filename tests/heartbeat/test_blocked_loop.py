@@ -5,44 +5,52 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseLostError, LeaseTable, lease
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, lease
 from asyncpg_lease.events import Late, Lost, Renewed, RenewFailed
 from tests.conftest import MakePool
 from tests.support.leasing import Recorder, here
 from tests.support.observe import Observer
 from tests.support.processes import Spawn, emit, receive
 from tests.support.proxy import Proxy
+from tests.support.typing import Pool
 
 KEY = "blocked"
 
 
-async def test_short_blocks_are_warned_of_and_the_lease_is_kept(table: LeaseTable) -> None:
+@pytest.mark.parametrize(
+    ("ttl", "block", "pause", "times"), [(1.5, 0.4, 0.1, 5), (2, 0.6, 0.1, 5), (2.5, 0.45, 0.05, 8)]
+)
+async def test_short_blocks_are_warned_of_and_the_lease_is_kept(
+    table: LeaseTable, ttl: float, block: float, pause: float, times: int
+) -> None:
     """Blocks that leave time for a renewal in between cost a warning with their length, and no lease."""
     told = Recorder()
-    async with lease(table, KEY, ttl=1.5, observer=told) as held:
-        for _ in range(5):
-            time.sleep(0.4)
-            await asyncio.sleep(0.1)
+    async with lease(table, KEY, ttl=ttl, observer=told) as held:
+        for _ in range(times):
+            time.sleep(block)
+            await asyncio.sleep(pause)
         assert held.is_held
     late = told.of(Late)
     assert len(late) >= 3
-    assert 0.3 <= max(event.blocked for event in late) < 0.8
-    assert all(0 < event.remaining < 1.5 for event in late)
+    assert 0.75 * block <= max(event.blocked for event in late) < block + 0.4
+    assert all(0 < event.remaining < ttl for event in late)
     assert not told.of(Lost)
 
 
-async def test_blocks_with_no_time_for_a_renewal_between_them_are_a_loss(table: LeaseTable) -> None:
+@pytest.mark.parametrize("block", [0.3, 0.47, 0.95])
+async def test_blocks_with_no_time_for_a_renewal_between_them_are_a_loss(table: LeaseTable, block: float) -> None:
     """A body that only ever yields for a turn starves the renewals, and is told that it stalled."""
     told = Recorder()
     with pytest.raises(LeaseLostError) as caught:
         async with lease(table, KEY, ttl=1, observer=told):
             until_then = time.monotonic() + 5
             while time.monotonic() < until_then:
-                time.sleep(0.3)
+                time.sleep(block)
                 await asyncio.sleep(0)
     assert caught.value.reason == "stalled"
     assert told.of(Late)
@@ -60,8 +68,34 @@ async def take(dsn: str, key: str) -> None:
             emit(held=held.is_held)
 
 
+async def sleep(_held: Lease, _pool: Pool) -> None:
+    """Wait for a timer."""
+    await asyncio.sleep(0.05)
+
+
+async def query(_held: Lease, pool: Pool) -> None:
+    """Wait for the server, by way of the pool."""
+    await pool.fetchval("SELECT pg_sleep(0.05)")
+
+
+async def thread(_held: Lease, _pool: Pool) -> None:
+    """Wait for a thread."""
+    await asyncio.to_thread(time.sleep, 0.05)
+
+
+async def verify(held: Lease, _pool: Pool) -> None:
+    """Ask the server, as a job does before something that it cannot undo."""
+    await held.verify()
+
+
+@pytest.mark.parametrize("first_await", [sleep, query, thread, verify])
 async def test_block_past_the_deadline_while_a_rival_takes_over_is_a_loss_at_the_first_await(
-    table: LeaseTable, observe: Observer, spawn: Spawn
+    *,
+    table: LeaseTable,
+    pool: Pool,
+    observe: Observer,
+    spawn: Spawn,
+    first_await: Callable[[Lease, Pool], Awaitable[None]],
 ) -> None:
     """After the block is_held is false at once, the next await raises, and the rival's row is not touched."""
     after_await = False
@@ -73,7 +107,7 @@ async def test_block_past_the_deadline_while_a_rival_takes_over_is_a_loss_at_the
             await rival.send()
             time.sleep(2)
             assert not held.is_held
-            await asyncio.sleep(0.05)
+            await first_await(held, pool)
             after_await = True
     except LeaseLostError as error:
         lost = error
@@ -89,17 +123,20 @@ async def test_block_past_the_deadline_while_a_rival_takes_over_is_a_loss_at_the
     assert await rival.wait() == 0
 
 
-async def test_block_past_the_deadline_without_a_rival_is_a_loss(table: LeaseTable, observe: Observer) -> None:
+@pytest.mark.parametrize(("ttl", "block"), [(1, 1.05), (1, 2.5), (0.5, 0.6)])
+async def test_block_past_the_deadline_without_a_rival_is_a_loss(
+    table: LeaseTable, observe: Observer, ttl: float, block: float
+) -> None:
     """Past its deadline a lease is given up also where nobody wanted it: a late beat never renews quietly."""
     told = Recorder()
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=1, observer=told):
-            time.sleep(1.05)
+        async with lease(table, KEY, ttl=ttl, observer=told):
+            time.sleep(block)
             await asyncio.sleep(0.2)
     assert caught.value.reason == "stalled"
     assert not told.of(Renewed)
     assert await observe.fence(KEY) == 1
-    assert 0.9 < told.of(Late)[0].blocked < 1.5
+    assert 0.85 * block < told.of(Late)[0].blocked < block + 0.5
 
 
 async def test_block_of_many_leases_is_reported_for_each_that_it_matters_to(table: LeaseTable) -> None:

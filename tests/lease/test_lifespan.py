@@ -14,6 +14,7 @@ import pytest
 
 from tests.lease.lifespan_app import KEY
 from tests.support.observe import Observer
+from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs unix sockets and signals")
@@ -73,15 +74,29 @@ async def test_lifespan_ended_by_a_signal_has_released_its_lease(
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("way", ["yield", "task"])
+@pytest.mark.parametrize(
+    ("way", "number"), [("yield", signal.SIGTERM), ("task", signal.SIGTERM), ("yield", signal.SIGINT)]
+)
 async def test_lifespan_ended_beside_an_open_response_has_released_its_lease(
-    dsn: str, observe: Observer, tmp_path: Path, way: str
+    dsn: str, observe: Observer, tmp_path: Path, way: str, number: signal.Signals
 ) -> None:
     """A client that is still being answered delays the end of the server, and not the release after it."""
     async with serving(way, dsn, tmp_path / "socket") as process:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
         writer.write(b"GET /stream HTTP/1.1\r\nHost: here\r\n\r\n")
         assert await reader.readuntil(b".")
-        await stop(process, signal.SIGTERM)
+        await stop(process, number)
         writer.close()
+    await observe.until_free(KEY, within=2)
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(("way", "number"), [("yield", signal.SIGTERM), ("task", signal.SIGINT)])
+async def test_lifespan_ended_beside_a_slow_database_has_released_its_lease(
+    proxy: Proxy, observe: Observer, tmp_path: Path, way: str, number: signal.Signals
+) -> None:
+    """The end of the server waits for a release that takes its time."""
+    async with serving(way, proxy.dsn, tmp_path / "socket") as process:
+        proxy.delay_replies = 0.4
+        await stop(process, number)
     await observe.until_free(KEY, within=2)

@@ -48,13 +48,26 @@ async def test_thousand_leases_on_two_connections_are_all_renewed_in_batches(
     assert free == 1000
 
 
+@pytest.mark.parametrize(
+    ("count", "connections", "heartbeat", "delay"), [(1000, 4, 0.1, 0.0), (300, 1, 0.05, 0.0), (100, 2, 0.1, 0.03)]
+)
 async def test_ends_that_meet_renewals_lose_nothing(
-    make_pool: MakePool, observe: Observer, caplog: pytest.LogCaptureFixture
+    *,
+    make_pool: MakePool,
+    proxy: Proxy,
+    observe: Observer,
+    caplog: pytest.LogCaptureFixture,
+    count: int,
+    connections: int,
+    heartbeat: float,
+    delay: float,
 ) -> None:
     """Bodies whose ends coincide with their renewals end well: no loss, no warning, every row free."""
     caplog.set_level(logging.INFO, "asyncpg_lease")
     told = Recorder()
-    table = LeaseTable(await make_pool(min_size=4, max_size=4), observer=told)
+    pool = await make_pool(proxy.dsn if delay else None, min_size=connections, max_size=connections)
+    proxy.delay_replies = delay
+    table = LeaseTable(pool, observer=told)
     await table.create()
     gate = asyncio.Semaphore(50)
     # Seeded: the same lengths in every run.
@@ -63,19 +76,19 @@ async def test_ends_that_meet_renewals_lose_nothing(
     async def job(number: int) -> None:
         async with gate:  # noqa: SIM117 - one after the other
             # The beats are what the ends are to meet; a short ttl would leave a machine under load no time at all.
-            async with lease(table, f"key-{number}", ttl=10, heartbeat=0.1):
+            async with lease(table, f"key-{number}", ttl=10, heartbeat=heartbeat):
                 await asyncio.sleep(lengths.uniform(0, 0.4))
 
-    await asyncio.gather(*(job(number) for number in range(1000)))
+    await asyncio.gather(*(job(number) for number in range(count)))
     await table.aclose()
     assert not told.of(Lost)
-    assert len(told.of(Renewed)) > 300
+    assert len(told.of(Renewed)) > 0.3 * count
     loud = [record for record in caplog.records if record.levelno > logging.INFO]
     # A machine that stops for a moment may say so; nothing else may be said.
     assert not [record.getMessage() for record in loud if not record.getMessage().startswith(Late.message)]
     live = "SELECT count(*) FROM lease WHERE expires_at > clock_timestamp() OR released_at IS NULL"
     assert await observe.connection.fetchval(live) == 0
-    assert len(await observe.rows()) == 1000
+    assert len(await observe.rows()) == count
 
 
 async def test_many_leases_are_given_up_together_by_one_timer(make_pool: MakePool, proxy: Proxy) -> None:

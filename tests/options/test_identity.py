@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import socket
 import time
@@ -21,10 +22,15 @@ from tests.support.processes import Spawn, emit
 RANDOM = re.compile(r"/[0-9a-f]{32}$")
 
 
-async def contend_as_pid_one(dsn: str, label: str | None, seconds: float) -> None:
-    """Be a container's only process: pid 1 on a host called app, going for one key again and again."""
+async def contend_as_pid_one(dsn: str, label: str | None, seconds: float, seed: int | None) -> None:
+    """Be a container's only process: pid 1 on a host called app, going for one key again and again.
+
+    With a seed it is a copy that has all of Python's own chance in common with the others, as after a fork.
+    """
     import asyncpg  # noqa: PLC0415 - in the child
 
+    if seed is not None:
+        random.seed(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "getpid", lambda: 1)
         patch.setattr(socket, "gethostname", lambda: "app")
@@ -41,17 +47,19 @@ async def contend_as_pid_one(dsn: str, label: str | None, seconds: float) -> Non
     emit(holder=None)
 
 
-@pytest.mark.parametrize(("label", "seconds"), [(None, 5.0), ("worker", 1.0)])
+@pytest.mark.parametrize(("label", "seconds", "seed"), [(None, 5.0, None), ("worker", 1.0, None), ("worker", 1.5, 1)])
 async def test_holders_of_two_processes_with_one_name_exclude_each_other(
+    *,
     observe: Observer,
     spawn: Spawn,
     bodies: Bodies,
     label: str | None,
     seconds: float,
+    seed: int | None,
 ) -> None:
     """Two replicas that are pid 1 of `app`, or have one label, never hold at once, and are told apart."""
     await observe.connection.execute(bind("table", "lease"))
-    children = [await spawn(contend_as_pid_one, observe.dsn, label, seconds) for _ in range(2)]
+    children = [await spawn(contend_as_pid_one, observe.dsn, label, seconds, seed) for _ in range(2)]
     holders: list[set[str]] = []
     fences: list[int] = []
     for number, child in enumerate(children):

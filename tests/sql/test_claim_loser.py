@@ -33,11 +33,17 @@ async def quietest(observe: Observer, rounds: int, losing: int, session: Session
     return min(costs)
 
 
-async def test_loser_on_a_held_row_writes_nothing(table: LeaseTable, pool: Pool, observe: Observer) -> None:
+@pytest.mark.parametrize(
+    ("isolation", "losing"), [("read committed", 500), ("repeatable read", 100), ("serializable", 100)]
+)
+async def test_loser_on_a_held_row_writes_nothing(
+    table: LeaseTable, make_pool: MakePool, observe: Observer, isolation: str, losing: int
+) -> None:
     """In the quietest of five rounds of 500: no transaction id, no row lock or version, 0 bytes of WAL."""
     held = await acquire(table, "k", ttl=600)
+    pool = await make_pool(server_settings={"default_transaction_isolation": isolation})
     version = await observe.version("k")
-    assert await quietest(observe, 5, 500, pool, "k") == (0, 0)
+    assert await quietest(observe, 5, losing, pool, "k") == (0, 0)
     assert await observe.version("k") == version
     await held.release()
 
