@@ -30,10 +30,10 @@ KEY = "left"
 LAST_LINE = "A, to its last line"
 
 
-async def unwind(pool: Pool, bodies: Bodies, seconds: float, observer: Recorder) -> None:
+async def unwind(pool: Pool, bodies: Bodies, ttl: float, seconds: float, observer: Recorder) -> None:
     """Hold the key, and need so many seconds of awaits to end once cancelled, whatever else is asked meanwhile."""
     # Beats that come early leave a machine that stalls the time for some more of them.
-    async with lease(pool, KEY, ttl=1, heartbeat=0.2, observer=observer):
+    async with lease(pool, KEY, ttl=ttl, heartbeat=0.2, observer=observer):
         with bodies.running("A") as body:
             try:
                 await asyncio.sleep(30)
@@ -133,7 +133,7 @@ async def cut_twice(proxy: Proxy, _observe: Observer) -> None:
 async def silent_for_a_while(proxy: Proxy, _observe: Observer) -> None:
     """Deliver nothing for a third of the ttl, and then all of it."""
     proxy.freeze()
-    await asyncio.sleep(0.35)
+    await asyncio.sleep(1)
     proxy.thaw()
 
 
@@ -149,17 +149,17 @@ async def unheard_renewal(proxy: Proxy, _observe: Observer) -> None:
 
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
-    ("way", "trouble", "seconds"),
+    ("way", "trouble", "ttl", "seconds"),
     [
-        (cancelled, no_trouble, 4.0),
-        (cancelled_again_and_again, no_trouble, 2.0),
-        (timed_out, no_trouble, 1.5),
-        (beside_a_failing_task, no_trouble, 1.5),
-        (in_a_scope, no_trouble, 1.5),
-        (cancelled, cut_twice, 2.0),
-        (timed_out, silent_for_a_while, 2.0),
-        (cancelled, end_sessions, 2.0),
-        (in_a_scope, unheard_renewal, 2.0),
+        (cancelled, no_trouble, 1, 4),
+        (cancelled_again_and_again, no_trouble, 2, 3),
+        (timed_out, no_trouble, 2, 3),
+        (beside_a_failing_task, no_trouble, 2, 3),
+        (in_a_scope, no_trouble, 2, 3),
+        (cancelled, cut_twice, 3, 4),
+        (timed_out, silent_for_a_while, 3, 4),
+        (cancelled, end_sessions, 3, 4),
+        (in_a_scope, unheard_renewal, 3, 4),
     ],
 )
 async def test_body_that_is_cancelled_keeps_the_key_until_its_last_line(
@@ -170,12 +170,13 @@ async def test_body_that_is_cancelled_keeps_the_key_until_its_last_line(
     bodies: Bodies,
     way: Way,
     trouble: Callable[[Proxy, Observer], Awaitable[None]],
+    ttl: float,
     seconds: float,
 ) -> None:
     """Whoever cancels a body, it is renewed for as long as it takes to end, and the next one enters after that."""
     mine, told = await make_pool(proxy.dsn), Recorder()
     await warm(mine)
-    async with way(lambda: unwind(mine, bodies, seconds, told)) as stop:
+    async with way(lambda: unwind(mine, bodies, ttl, seconds, told)) as stop:
         await until(lambda: bodies.all)
         async with rival(observe.dsn, KEY, bodies) as task:
             await asyncio.sleep(0.1)
@@ -194,7 +195,7 @@ async def unwind_at_the_end(dsn: str, way: str, seconds: float) -> None:
     entered = asyncio.Event()
 
     async def job() -> None:
-        async with lease(pool, KEY, ttl=1, heartbeat=0.2):
+        async with lease(pool, KEY, ttl=2, heartbeat=0.2):
             entered.set()
             emit(entered=True)
             try:
@@ -221,7 +222,7 @@ async def test_body_at_the_end_of_its_program_keeps_the_key_until_its_last_line(
     spawn: Spawn, observe: Observer, bodies: Bodies, way: str
 ) -> None:
     """The end of asyncio.run cancels the body and every task of the library's: it is renewed all the same."""
-    child = await spawn(unwind_at_the_end, observe.dsn, way, 2.0)
+    child = await spawn(unwind_at_the_end, observe.dsn, way, 3.0)
     await child.event()
     async with rival(observe.dsn, KEY, bodies) as task:
         await asyncio.sleep(0.1)
