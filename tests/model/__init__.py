@@ -1,0 +1,1 @@
+"""The model of the protocol in docs/model, and what checks it."""
