@@ -242,6 +242,20 @@ def chaos(session: nox.Session) -> None:
         session.run("python", "-m", "tests.chaos.run", *session.posargs)
 
 
+@nox.session
+def model(session: nox.Session) -> None:
+    """Check the model of the protocol in docs/model with spin, as designed and with each rule taken out.
+
+    Arguments are those of tests/model/run.py.
+    """
+    for program in ("spin", "gcc"):
+        if shutil.which(program) is None:
+            skip(session, f"there is no {program} on this machine: apt-get install {program}")
+    session.run("python", "-m", "tests.model.run", *session.posargs)
+    if not session.posargs:
+        note_checked(session)
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run the suite on the installed wheel, on each Python; measure its branches on the oldest."""
