@@ -1,6 +1,6 @@
 /*
  * The protocol of a lease: one key, its row on the server, CLIENTS clients, and links that lose and delay.
- * README.md says what is left out, and what follows from it; check.py runs it.
+ * index.md says what is left out, and what follows from it; tests/model/run.py runs it.
  *
  * Time is in ticks. No clock is in the state: whatever has an end counts down the ticks that are left to it, the
  * server's and the clients' alike (equal rates). A tick comes at any moment at which no client that runs owes

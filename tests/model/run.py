@@ -22,7 +22,7 @@ from pathlib import Path
 
 MODEL = Path(__file__).parents[2] / "docs" / "model" / "lease.pml"
 DEPTH = 1_000_000
-MEGABYTES = 1500
+MEGABYTES = 900
 AT_ONCE = 2
 HOLDS = "holds"
 # How spin says that it has not looked at everything.
