@@ -13,9 +13,10 @@ import pytest
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
 from tests.conftest import MakePool
-from tests.machine.world import JOB, STALE, WRITE
+from tests.machine.world import WRITE
 from tests.support.bodies import Bodies
 from tests.support.cluster import Pair, connecting
+from tests.support.job import JOB, STALE
 from tests.support.leasing import until
 from tests.support.typing import Connection, Pool
 

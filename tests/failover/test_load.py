@@ -9,8 +9,8 @@ from tests.conftest import MakePool
 from tests.failover.load import KEYS, PATIENCE, TTL, Seen, serve
 from tests.machine.long_run_history import Write, faults
 from tests.machine.long_run_worker import WRITTEN
-from tests.machine.world import JOB
 from tests.support.cluster import Pair, connecting
+from tests.support.job import JOB
 from tests.support.processes import Spawn
 
 PROCESSES = 3
