@@ -42,6 +42,7 @@ ONCE = [
 # These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
 _SQL_OF_FENCING = ("bad_input", "elsewhere", "paused", "sql_functions", "sql_rules", "sql_trigger", "stopped_clients")
 ON_THE_SERVER = [
+    "tests/chaos",
     "tests/failover",
     "tests/faults",
     "tests/floor",
@@ -53,7 +54,7 @@ ON_THE_SERVER = [
 ON_THE_DRIVER = ["tests/cancellation", "tests/faulty", "tests/pools"]
 # Where the faults are that users of locks have met, and all others that the guarantees are about.
 FAULTS = [
-    *("tests/faults", "tests/failover", "tests/cancellation", "tests/heartbeat", "tests/faulty"),
+    *("tests/chaos", "tests/faults", "tests/failover", "tests/cancellation", "tests/heartbeat", "tests/faulty"),
     *("tests/lease", "tests/sql", "tests/table/test_create.py", "tests/options"),
 ]
 ROUNDS = 5
