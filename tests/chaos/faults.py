@@ -182,8 +182,8 @@ class OnProcess:
 
     async def _cancel(self, phase: str, planned: Planned) -> float:
         """Cancel a call within its time, which the way of the replies makes longer."""
-        proxy, delay = self._place.proxy, 0.3 * planned.chance
-        after = {"acquire": delay, "exit": delay, "body": planned.chance}[phase]
+        proxy, delay = self._place.proxy, 0.1 + 0.2 * planned.chance
+        after = planned.chance if phase == "body" else delay * planned.chance
         if phase != "body":
             proxy.delay_replies = delay
         at = await self._place.order("cancel", phase=phase, seconds=after)

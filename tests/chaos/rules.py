@@ -24,7 +24,7 @@ SLOW = 2.0
 
 LABEL = "process-"
 
-QUIET = 1.25
+QUIET = 1.0
 """Seconds of peace at the end of a tenure, in which it could have been released."""
 
 MOMENT = 0.5
