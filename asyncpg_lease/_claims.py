@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import RETRIED, ask_again, may_have_been_done, terminate
 from asyncpg_lease._jobs import MIN_STINT, SHUTDOWN_LIMIT, Job, deliver, stint_for
+from asyncpg_lease._pending import Pending
 from asyncpg_lease._rows import ClaimRow, ReleaseRow, claim_row, release_row
 from asyncpg_lease._tasks import load_backend, start_timer, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
@@ -66,7 +67,7 @@ class Claims:
         self._connections = connections
         self._name = name
         self.closing: bool = False
-        self._pending: set[asyncio.Future[Any]] = set()
+        self._pending = Pending()
 
     def __repr__(self) -> str:
         return f"<Claims on {self._name}>"
@@ -86,14 +87,17 @@ class Claims:
             LeaseTableError: as its message says.
             Exception: what the driver raised.
         """
-        if self.closing:
-            msg = f"lease table {self._name} is closed: nothing can be acquired after aclose()"
-            raise RuntimeError(msg)
+        self._check_open()
         loop = self._connections.check_loop()
         # Only now: where no loop runs, anyio has an error of its own for it.
         load_backend()
+        if request.explicit:
+            # It would join a tenure that is about to end, and have nothing when its release, or give-back, arrives.
+            until = local_time() + limit
+            await self._pending.wait_for_turn(request.key, request.holder, until, self._check_open)
+            limit = max(until - local_time(), MIN_LIMIT)
         answer: asyncio.Future[Claim | ClaimRow | None] = loop.create_future()
-        attempt = _Attempt(request, answer, self._note(loop.create_future()))
+        attempt = _Attempt(request, answer, self._pending.note(loop.create_future(), request.key, request.holder))
         # A claim that was sent may go on for a while after whoever waited has gone: cut off, it could still be
         # granted, and nobody would know its fence.
         job = Job(
@@ -128,6 +132,11 @@ class Claims:
                 raise overdue from error
             raise
 
+    def _check_open(self) -> None:
+        if self.closing:
+            msg = f"lease table {self._name} is closed: nothing can be acquired after aclose()"
+            raise RuntimeError(msg)
+
     def _abandon(self, job: Job, attempt: _Attempt) -> list[asyncio.Future[Any]]:
         """Take back a claim that nobody waits for any more; return what to wait for until nothing is left of it."""
         answer = attempt.answer
@@ -153,19 +162,7 @@ class Claims:
     async def aclose(self) -> None:
         """Begin nothing any more, and wait for what is still to be settled or released."""
         self.closing = True
-        if self._pending:
-            await asyncio.wait(set(self._pending))
-
-    def _note(self, pending: asyncio.Future[T]) -> asyncio.Future[T]:
-        """Keep a future for `aclose` to wait for; its error is retrieved, or asyncio would complain about it."""
-        self._pending.add(pending)
-        pending.add_done_callback(self._forget)
-        return pending
-
-    def _forget(self, pending: asyncio.Future[Any]) -> None:
-        self._pending.discard(pending)
-        if not pending.cancelled():
-            pending.exception()
+        await self._pending.wait_for_all()
 
     def _time_out(self, attempt: _Attempt, limit: float) -> None:
         request = attempt.request
@@ -242,7 +239,9 @@ class Claims:
 
     def _expire(self, expiry: _Expiry) -> asyncio.Future[ReleaseRow | None]:
         """Release on whatever connection is to be had, again until the server has answered or the time is over."""
-        answer: asyncio.Future[ReleaseRow | None] = self._note(asyncio.get_running_loop().create_future())
+        answer: asyncio.Future[ReleaseRow | None] = self._pending.note(
+            asyncio.get_running_loop().create_future(), expiry.key, expiry.holder
+        )
         self._try_expire(expiry, answer, FIRST_PAUSE)
         return answer
 
@@ -270,7 +269,8 @@ class Claims:
 
     def _sweep(self, expiry: _Expiry, pause: float) -> None:
         if not self.closing and not self._connections.pool.is_closing() and local_time() < expiry.until:
-            self._try_expire(expiry, self._note(asyncio.get_running_loop().create_future()), pause)
+            answer = self._pending.note(asyncio.get_running_loop().create_future(), expiry.key, expiry.holder)
+            self._try_expire(expiry, answer, pause)
 
     async def _retry_expire(self, expiry: _Expiry, answer: asyncio.Future[ReleaseRow | None], pause: float) -> None:
         with suppress(asyncio.CancelledError):
