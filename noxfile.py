@@ -36,7 +36,8 @@ OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.
 # One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
 ONCE = [
     *("tests/broken", "tests/cli", "tests/errors", "tests/options", "tests/package", "tests/support", "tests/typing"),
-    *("tests/chaos", "tests/pooler", "tests/test_bench.py", "tests/test_exports.py", "tests/test_supported.py"),
+    *("tests/model", "tests/pooler", "tests/test_bench.py", "tests/test_exports.py", "tests/test_guarantees.py"),
+    "tests/test_supported.py",
     *("tests/fencing/test_paused_history.py", "tests/fencing/test_resources.py", "tests/fencing/test_sqlalchemy.py"),
 ]
 # These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
