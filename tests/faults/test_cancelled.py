@@ -14,82 +14,48 @@ from asyncpg_lease import Lease, LeaseLostError, LeaseTable, lease
 from asyncpg_lease._tasks import CANCELLED_LIMIT
 from asyncpg_lease.events import Released, ReleaseFailed
 from tests.conftest import MakePool
-from tests.faults.means import exhausted, stopped
-from tests.support.leasing import Recorder, here, until, warm
+from tests.faults import outages
+from tests.faults.outages import Outage, Stage
+from tests.support.leasing import Recorder, here, until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import RELEASE
-from tests.support.typing import Pool
 
 KEY = "cancelled"
 LASTING = 0.3
 """Seconds of each trouble: less than what a cancelled exit waits for its release."""
 
-Trouble = Callable[[Pool, Proxy, Observer], AbstractAsyncContextManager[None]]
-
 
 @asynccontextmanager
-async def row_locked(_pool: Pool, _proxy: Proxy, observe: Observer) -> AsyncIterator[None]:
-    """Have the release wait for a lock."""
-    async with observe.locked(KEY):
-        yield
-
-
-@asynccontextmanager
-async def no_connection(pool: Pool, _proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
-    """Have the release wait for a connection."""
-    async with exhausted(pool):
-        yield
-
-
-@asynccontextmanager
-async def backends_stopped(_pool: Pool, _proxy: Proxy, observe: Observer) -> AsyncIterator[None]:
-    """Have the release sent to a process that stands still."""
-    with stopped(*await observe.backends()):
-        yield
-
-
-@asynccontextmanager
-async def silence(_pool: Pool, proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
-    """Have the release stay in the network."""
-    proxy.freeze()
-    yield
-    proxy.thaw()
-
-
-@asynccontextmanager
-async def reply_lost(_pool: Pool, proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
+async def reply_lost(stage: Stage) -> AsyncIterator[None]:
     """Have the release made, its link cut before the answer, and no other to ask again on."""
-    proxy.refuse()
-    proxy.drop_reply(RELEASE)
+    stage.proxy.refuse()
+    stage.proxy.drop_reply(RELEASE)
     yield
-    await proxy.accept()
-
-
-@asynccontextmanager
-async def nobody_there(_pool: Pool, proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
-    """Have the server gone for a moment."""
-    proxy.refuse()
-    proxy.reset_links()
-    yield
-    await proxy.accept()
+    await stage.proxy.accept()
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("trouble", [row_locked, no_connection, backends_stopped, silence, reply_lost, nobody_there])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        *(outages.locked_row, outages.exhausted_pool, outages.stopped_backends, outages.frozen, outages.cut),
+        reply_lost,
+    ],
+)
 @pytest.mark.parametrize(("cancels", "lasting"), [((0.05,), 0.3), ((0.05, 0.1, 0.2), 0.3), ((0.1, 0.2), 1.5)])
 async def test_exit_cancelled_in_trouble_comes_out_cancelled_and_frees_the_row(
     *,
     make_pool: MakePool,
     proxy: Proxy,
     observe: Observer,
-    trouble: Trouble,
+    trouble: Outage,
     cancels: tuple[float, ...],
     lasting: float,
 ) -> None:
     """However the release is held up, the cancellation comes out half a second later, and the row is freed."""
-    pool = await make_pool(proxy.dsn, max_size=1)
-    await warm(pool)
+    stage = await Stage.make(make_pool, proxy, observe, connections=1)
+    pool = stage.pool
     told, entered, end = Recorder(), asyncio.Event(), asyncio.Event()
     seen: list[object] = []
 
@@ -105,7 +71,7 @@ async def test_exit_cancelled_in_trouble_comes_out_cancelled_and_frees_the_row(
     task = asyncio.create_task(job())
     await entered.wait()
     await until(lambda: pool.get_idle_size() == 1)
-    async with trouble(pool, proxy, observe):
+    async with trouble(stage):
         end.set()
         started = time.monotonic()
         for at in cancels:

@@ -5,71 +5,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
 from asyncpg_lease import lease
 from asyncpg_lease.events import Late, Lost, Released, RenewFailed
 from tests.conftest import MakePool
-from tests.faults.means import exhausted, stopped
+from tests.faults import outages
+from tests.faults.outages import Outage, Stage
 from tests.support.leasing import Recorder, here, until, warm
 from tests.support.leftovers import library_tasks
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import RELEASE
-from tests.support.typing import Pool
 
 KEY = "ended"
 LASTING = 0.8
 """Seconds of each trouble: the body ends in the midst of it."""
 
-Trouble = Callable[[Pool, Proxy, Observer], AbstractAsyncContextManager[None]]
-
 
 @asynccontextmanager
-async def slow_replies(_pool: Pool, proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
+async def slow_replies(stage: Stage) -> AsyncIterator[None]:
     """Have answers take longer than the body goes on."""
-    proxy.delay_replies = LASTING / 2
+    stage.proxy.delay_replies = LASTING / 2
     yield
-    proxy.delay_replies = 0
+    stage.proxy.delay_replies = 0
 
 
 @asynccontextmanager
-async def slow_requests(_pool: Pool, proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
+async def slow_requests(stage: Stage) -> AsyncIterator[None]:
     """Have what is asked reach the server when the body has ended."""
-    proxy.delay_requests = LASTING / 2
+    stage.proxy.delay_requests = LASTING / 2
     yield
-    proxy.delay_requests = 0
-
-
-@asynccontextmanager
-async def silence(_pool: Pool, proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
-    """Have the network keep everything back."""
-    proxy.freeze()
-    yield
-    proxy.thaw()
-
-
-@asynccontextmanager
-async def row_locked(_pool: Pool, _proxy: Proxy, observe: Observer) -> AsyncIterator[None]:
-    """Have a foreign session lock the row, so that a renewal is tried again and again."""
-    async with observe.locked(KEY):
-        yield
-
-
-@asynccontextmanager
-async def no_connection(pool: Pool, _proxy: Proxy, _observe: Observer) -> AsyncIterator[None]:
-    """Have others use every connection of the pool."""
-    async with exhausted(pool):
-        yield
-
-
-@asynccontextmanager
-async def backends_stopped(_pool: Pool, _proxy: Proxy, observe: Observer) -> AsyncIterator[None]:
-    """Have the server's processes stand still; what they were asked they do after the release has been made."""
-    with stopped(*await observe.backends()):
-        yield
+    stage.proxy.delay_requests = 0
 
 
 def is_beating() -> bool:
@@ -87,22 +56,27 @@ async def until_beating() -> None:
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("trouble", [slow_replies, slow_requests, silence, row_locked, no_connection, backends_stopped])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        *(slow_replies, slow_requests),
+        *(outages.frozen, outages.locked_row, outages.exhausted_pool, outages.stopped_backends),
+    ],
+)
 async def test_end_beside_a_renewal_under_way_is_quiet(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, caplog: pytest.LogCaptureFixture, trouble: Trouble
+    make_pool: MakePool, proxy: Proxy, observe: Observer, caplog: pytest.LogCaptureFixture, trouble: Outage
 ) -> None:
     """Whatever a renewal waits for when its body ends: no loss, the row is released, and no later answer undoes it."""
     caplog.set_level(logging.INFO, "asyncpg_lease")
-    pool = await make_pool(proxy.dsn, max_size=2)
-    await warm(pool)
+    stage = await Stage.make(make_pool, proxy, observe)
     told, begun = Recorder(), asyncio.Event()
 
     async def cause() -> None:
-        async with trouble(pool, proxy, observe):
+        async with trouble(stage):
             begun.set()
             await asyncio.sleep(LASTING)
 
-    async with lease(pool, KEY, ttl=9, heartbeat=0.2, observer=told):
+    async with lease(stage.pool, KEY, ttl=9, heartbeat=0.2, observer=told):
         causing = asyncio.create_task(cause())
         await begun.wait()
         await until_beating()
