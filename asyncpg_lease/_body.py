@@ -44,8 +44,8 @@ class Body:
         """Take note that the body has ended: nothing is to be cancelled any more."""
         self._ended = True
 
-    async def settle(self, *, delivered: bool) -> tuple[bool, asyncio.CancelledError | None]:
-        """Take the requests back, and with them a cancellation that was not `delivered` to the body.
+    async def settle(self) -> tuple[bool, asyncio.CancelledError | None]:
+        """Take the requests back, and with them a cancellation that the body never met.
 
         Returns:
             Whether others ask for this task's cancellation as well, and a cancellation that came just now.
@@ -55,8 +55,9 @@ class Body:
         pending: asyncio.CancelledError | None = None
         task = asyncio.current_task()
         own = self._task() is task
-        if own and self._asked > delivered:
-            # A request that the body never met would come out of the next await after the block.
+        if own and self._asked:
+            # A request that the body never met would come out of the next await after the block. A body that ends
+            # cancelled need not have met it: it may have awaited what somebody else had cancelled.
             pending = await wait_turn()
         self.abandon()
         return task is None or not own or task.cancelling() > self._before, pending

@@ -14,7 +14,7 @@ from asyncpg_lease._driver import RETRIED, ask_again, may_have_been_done, termin
 from asyncpg_lease._jobs import MIN_STINT, SHUTDOWN_LIMIT, Job, deliver, stint_for
 from asyncpg_lease._pending import Pending
 from asyncpg_lease._rows import ClaimRow, ReleaseRow, claim_row, release_row
-from asyncpg_lease._tasks import load_backend, start_timer, wait_shielded
+from asyncpg_lease._tasks import let_out, load_backend, start_timer, wait_shielded
 from asyncpg_lease._tenure import Tenure, Trust
 from asyncpg_lease.schema import settle
 
@@ -202,6 +202,7 @@ class Claims:
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+                let_out(error)
                 return self._unheard(attempt, error, sent_at)
             if answer is not None and answer.how is not None:
                 return self._granted(answer, sent_at, attempt)
@@ -256,7 +257,12 @@ class Claims:
 
         def failed(error: BaseException) -> None:
             expiry.unheard = expiry.unheard or may_have_been_done(error)
-            hopeless = self.closing or expiry.hurried or job.hurried or self._connections.pool.is_closing()
+            closing = self._connections.pool.is_closing()
+            if closing and expiry.failure is not None:
+                # That the pool is closing does not say why it was not released before.
+                error = expiry.failure
+            expiry.failure = error
+            hopeless = self.closing or expiry.hurried or job.hurried or closing
             if hopeless or local_time() + pause >= expiry.until:
                 self._connections.fail(answer, error)
             else:
@@ -301,6 +307,7 @@ class _Expiry:
     until: float
     hurried: bool = False
     unheard: bool = False
+    failure: BaseException | None = None
 
 
 async def _expire_on(connection: Connection, statement: Statement, expiry: _Expiry) -> ReleaseRow | None:

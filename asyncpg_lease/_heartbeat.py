@@ -172,7 +172,8 @@ class Heartbeat:
             pause = min(2 * pause, MAX_PAUSE)
 
     def _take_note(self, renewal: Renewal) -> None:
-        if self._over:
+        # An answer that comes after the deadline is too late: whoever has looked meanwhile was told that it is over.
+        if self._over or self.check_deadline(local_time()):
             return
         row = renewal.row
         if row.outcome == "lost":
@@ -243,7 +244,8 @@ class _Keeper:
         """Keep a lease from now on."""
         self._kept.add(heartbeat)
         now = local_time()
-        at = min(now + _tick_of(heartbeat.trust), heartbeat.trust.deadline)
+        # One that was acquired long ago may have no tick left until its deadline.
+        at = now if heartbeat.is_due(now) else min(now + _tick_of(heartbeat.trust), heartbeat.trust.deadline)
         if self._timer is None or at < self._expected:
             self._schedule(at, now)
 

@@ -13,7 +13,8 @@ from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
 from asyncpg_lease._release import RUNS_OUT, start_release, tell_failed
-from asyncpg_lease._tasks import CANCELLED_LIMIT, start_timer, wait_shielded
+from asyncpg_lease._tasks import start_timer, wait_shielded
+from asyncpg_lease._unwinding import come_out_of, go_into
 from asyncpg_lease._words import describe
 from asyncpg_lease.errors import LeaseLostError, LossReason
 from asyncpg_lease.events import Lost, Notifier, Revoked
@@ -111,6 +112,11 @@ class Holding:
             and not self._heartbeat.trust.is_over(local_time())
         )
 
+    @property
+    def unwind_by(self) -> float | None:
+        """When the server may let others in, where the body has to be over by then."""
+        return self._heartbeat.trust.trusted_until if self.gone and self.state is State.ENTERED else None
+
     def raise_if_lost(self) -> None:
         """Raise why the body has to stop, also where no timer could report it yet."""
         self._check_process()
@@ -186,13 +192,12 @@ class Holding:
         self.raise_if_lost()
         self._body = body
         self.state = State.ENTERED
+        go_into(self)
         self._heartbeat.start()
 
-    async def leave(self, error: BaseException | None, *, hurried: bool) -> None:
-        """Leave the block, whose body ended with `error`: stop the heartbeat, release, and say what came of it.
-
-        Hurried, where an outer lease is lost, it waits for the release for no longer than a cancelled wait.
-        """
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave the block, whose body ended with `error`: stop the heartbeat, release, and say what came of it."""
+        come_out_of(self)
         if self.process != os.getpid():
             return
         body = self._body
@@ -204,13 +209,16 @@ class Holding:
             body.abandon()
             self._stop()
             return
-        cancelled = await self.release(CANCELLED_LIMIT if hurried else RELEASE_LIMIT)
-        others, pending = await body.settle(delivered=isinstance(error, asyncio.CancelledError))
+        cancelled = await self.release()
+        others, pending = await body.settle()
         cancelled = cancelled or pending
         if isinstance(error, asyncio.CancelledError):
             if others:
                 # The loop may be closing, and a worker that hands a connection back would be cut off.
                 await wait_shielded(self.store.connections.finishing(), HAND_BACK_WAIT)
+                if pending is not None:
+                    # The body may have met this library's request alone; anyio's scopes know their own by its words.
+                    raise pending
                 return
         elif cancelled is not None and others:
             raise cancelled
@@ -221,7 +229,12 @@ class Holding:
         if self.lost is not None and self.options.on_lost == "cancel":
             raise self.lost.with_traceback(None) from self.lost.__cause__
 
-    async def release(self, limit: float = RELEASE_LIMIT) -> asyncio.CancelledError | None:
+    def check_own_loop(self) -> None:
+        """Raise on another event loop than the lease's; in a forked child there is nothing to be done on any."""
+        if self.process == os.getpid():
+            self.store.connections.check_loop()
+
+    async def release(self) -> asyncio.CancelledError | None:
         """Stop the heartbeat, then release; return a cancellation that came meanwhile."""
         if self.process != os.getpid():
             return None
@@ -229,7 +242,7 @@ class Holding:
         waits: list[asyncio.Future[ReleaseRow | None] | asyncio.Task[None]] = [] if renewal is None else [renewal]
         if self._releasing is not None:
             waits.append(self._releasing)
-        return await wait_shielded(waits, limit)
+        return await wait_shielded(waits, RELEASE_LIMIT)
 
     def _stop(self) -> asyncio.Task[None] | None:
         """End the tenure on this side, and start its release where there is something to release."""

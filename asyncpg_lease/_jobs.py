@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from asyncpg_lease._driver import terminate
-from asyncpg_lease._tasks import start_timer
+from asyncpg_lease._tasks import let_out, start_timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -103,6 +103,7 @@ class Job:
             # The loop was closed, and the frame is: nobody is left to be told.
             raise
         except BaseException as error:  # noqa: BLE001 - told, whatever it is
+            let_out(error)
             self.failed(self.overdue or error)
         finally:
             self.connection = None

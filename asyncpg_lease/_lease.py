@@ -257,7 +257,11 @@ class Lease:
         Idempotent. Inside its block it is your word that the work is done: nothing protects the rest of the
         body. Bounded and shielded as at the block's end; where the server is not reached that is logged, and
         the row runs out by itself. A lease that is lost, or joined, is not touched; a revoked one is.
+
+        Raises:
+            RuntimeError: another event loop than the lease's.
         """
+        self._holding.check_own_loop()
         cancelled = await self._holding.release()
         if cancelled is not None:
             raise cancelled
@@ -288,8 +292,7 @@ class Lease:
         """
         # By value: another context than the entering one may leave, and not the last one entered.
         _entered.set(tuple(held for held in _entered.get() if held is not self))
-        outer_gone = any(held._holding.gone for held in _entered.get())  # noqa: SLF001 - this module's own
-        await self._holding.leave(error, hurried=outer_gone)
+        await self._holding.leave(error)
 
 
 _entered: ContextVar[tuple[Lease, ...]] = ContextVar("asyncpg_lease.entered", default=())

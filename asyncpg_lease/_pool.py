@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import is_usable, terminate
 from asyncpg_lease._jobs import Job, deliver
-from asyncpg_lease._tasks import TaskOwner, require_loop, start_timer
+from asyncpg_lease._tasks import TaskOwner, let_out, require_loop, start_timer
+from asyncpg_lease._words import describe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -113,9 +114,9 @@ class Connections:
         """Give the error, in this library's words where it has any, to whoever waits for the answer."""
         if answer.done():
             return
-        if isinstance(error, asyncio.CancelledError):
+        if not isinstance(error, Exception):
             # Of the worker, not of whoever waits: at the end of asyncio.run that one is cancelled itself.
-            error = ConnectionError("given up: the task that was at it was cancelled from outside")
+            error = ConnectionError(f"given up: the task that was at it was ended from outside, by {describe(error)}")
         answer.set_exception(self._translate(error))
 
     async def run(self, what: str, work: Callable[[Connection], Awaitable[T]], limit: float) -> T:
@@ -202,6 +203,7 @@ class Connections:
             # The loop was closed: there is nobody to tell.
             raise
         except BaseException as error:  # noqa: BLE001 - told to the job
+            let_out(error)
             # In a frame that is closed after its loop asyncpg's clean-up raises an error of its own over GeneratorExit.
             if task in self._queueing and self._jobs and not task.get_loop().is_closed():
                 self._jobs.popleft().fail(error)

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from asyncpg_lease._clock import local_time
+from asyncpg_lease._unwinding import time_to_unwind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-__all__ = ["CANCELLED_LIMIT", "TaskOwner", "load_backend", "require_loop", "start_timer", "wait_shielded", "wait_turn"]
+__all__ = [
+    "CANCELLED_LIMIT",
+    "TaskOwner",
+    "let_out",
+    "load_backend",
+    "require_loop",
+    "start_timer",
+    "wait_shielded",
+    "wait_turn",
+]
 
 T = TypeVar("T")
 
@@ -68,6 +78,19 @@ def require_loop() -> asyncio.AbstractEventLoop:
         raise RuntimeError(msg) from None
 
 
+def let_out(error: BaseException) -> None:
+    """Raise a Ctrl-C or an exit in the event loop's next turn.
+
+    They hit whichever task just runs. One of ours still has to tell whoever waits for it, and to clean up.
+    """
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+
+        def throw() -> None:
+            raise error
+
+        asyncio.get_running_loop().call_soon(throw, context=Context())
+
+
 def start_timer(delay: float, callback: Callable[..., object], *args: object) -> asyncio.TimerHandle:
     """Call back in `delay` seconds, in a context of its own.
 
@@ -91,9 +114,14 @@ def load_backend() -> None:
 CANCELLED_LIMIT = 0.5
 """Seconds for which a shielded wait goes on once it is cancelled."""
 
+SHARE = 8
+"""One wait takes at most this part of the time that a body has to unwind: there may be many, and its own clean-up."""
+
 
 async def wait_shielded(waits: Sequence[asyncio.Future[Any]], limit: float) -> asyncio.CancelledError | None:
     """Wait for futures, at most `limit` seconds, and half a second once a cancellation has come.
+
+    Inside a lease that is lost it waits less: the body must be over before the server lets others in.
 
     anyio cancels a scope's tasks again and again until they leave it; the shield keeps that out. A plain
     task.cancel() comes once each; it is noted, and the wait goes on.
@@ -102,15 +130,20 @@ async def wait_shielded(waits: Sequence[asyncio.Future[Any]], limit: float) -> a
         The first cancellation that came, for the caller to raise when it is done; its request is not
         taken back (`Task.uncancel`), so that whoever made it can still tell.
     """
-    until = local_time() + limit
+    until = _until(limit)
     cancelled = await _wait(waits, until)
     if cancelled is not None:
         # Whoever cancels has its reason, and what is waited for goes on by itself.
-        until = min(until, local_time() + CANCELLED_LIMIT)
+        until = min(until, _until(CANCELLED_LIMIT))
         with anyio.CancelScope(shield=True):
             while local_time() < until and not all(wait.done() for wait in waits):
                 await _wait(waits, until)
     return cancelled
+
+
+def _until(limit: float) -> float:
+    left = time_to_unwind()
+    return local_time() + (limit if left is None else min(limit, left / SHARE))
 
 
 async def _wait(waits: Sequence[asyncio.Future[Any]], until: float) -> asyncio.CancelledError | None:
@@ -139,10 +172,12 @@ async def _wait(waits: Sequence[asyncio.Future[Any]], until: float) -> asyncio.C
 
 
 async def wait_turn() -> asyncio.CancelledError | None:
-    """Wait one turn of the event loop; return the cancellation that was waiting to be delivered."""
-    with anyio.CancelScope(shield=True):
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError as error:
-            return error
+    """Wait one turn of the event loop; return the cancellation that was waiting to be delivered.
+
+    Not shielded: a scope of anyio's that is cancelled delivers its own at every await.
+    """
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError as error:
+        return error
     return None

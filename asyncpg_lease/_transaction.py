@@ -12,6 +12,7 @@ import asyncpg
 from asyncpg_lease._driver import is_usable, terminate
 from asyncpg_lease._options import Duration, fold_duration
 from asyncpg_lease._tasks import CANCELLED_LIMIT
+from asyncpg_lease._unwinding import time_to_unwind
 from asyncpg_lease._words import describe
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ async def opened(
         if isinstance(error, asyncio.CancelledError):
             # It may be a loss: the other half of the grace is for the body's own clean-up.
             limit = min(CANCELLED_LIMIT, grace / 2)
+        if (left := time_to_unwind()) is not None:
+            limit = min(limit, left / 2)
         try:
             with anyio.fail_after(limit, shield=True):
                 await transaction.rollback()

@@ -124,6 +124,21 @@ async def test_loss_that_the_body_never_awaited_after_leaves_no_stray_cancellati
     await assert_clean()
 
 
+@pytest.mark.usefixtures("observe")
+async def test_loss_in_a_body_that_ends_by_what_somebody_else_cancelled_leaves_no_stray_cancellation(
+    table: LeaseTable,
+) -> None:
+    """A CancelledError that came out of a future, and not of the loss, does not stand for the loss's own."""
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    with pytest.raises(LeaseLostError) as caught:
+        async with lease(table, KEY, ttl=0.3) as held:
+            stall(held)
+            await cancelled
+    assert caught.value.reason == "stalled"
+    await assert_clean()
+
+
 async def test_loss_with_an_error_of_the_body_under_way_lets_the_error_out(
     table: LeaseTable, observe: Observer
 ) -> None:
@@ -163,6 +178,22 @@ async def test_loss_inside_a_timeout_is_no_timeout(table: LeaseTable, observe: O
     with pytest.raises(LeaseLostError):
         async with asyncio.timeout(5), lease(table, KEY, ttl=30) as held:
             await sleep_and_lose(held, observe)
+    await assert_clean()
+
+
+async def test_scope_that_is_cancelled_while_the_body_unwinds_catches_its_own(
+    table: LeaseTable, observe: Observer
+) -> None:
+    """A body that met the loss alone, and was still at its clean-up when anyio's scope round it ended, leaves that."""
+    with anyio.move_on_after(0.2) as scope:
+        async with lease(table, KEY, ttl=30) as held:
+            loser = asyncio.create_task(lose(held, observe))
+            try:
+                await asyncio.sleep(10)
+            finally:
+                await asyncio.wait([asyncio.create_task(asyncio.sleep(0.3)), loser])
+    assert scope.cancelled_caught
+    assert held.lost is not None
     await assert_clean()
 
 

@@ -44,6 +44,17 @@ async def test_beat_of_a_lease_entered_late_counts_from_the_claim(table: LeaseTa
         await until(lambda: told.of(Renewed), within=0.4)
 
 
+async def test_lease_entered_shortly_before_its_deadline_is_renewed_in_time(table: LeaseTable) -> None:
+    """A lease that has less time left than from one look at it to the next is renewed at once, and kept."""
+    told = Recorder()
+    held = await acquire(table, KEY, ttl=8, heartbeat=1.2, grace=5.5, observer=told)
+    # The next look would be in 0.3 s.
+    await asyncio.sleep(held.remaining - 5.5 - 0.25)
+    async with held:
+        await until(lambda: told.of(Renewed), within=0.25)
+        await held.verify()
+
+
 async def test_beats_go_on_while_a_cancelled_body_unwinds(table: LeaseTable, observe: Observer) -> None:
     """The heartbeat runs until the body has been left, its finally included; nobody gets in before that."""
     told = Recorder()

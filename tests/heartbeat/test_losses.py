@@ -86,6 +86,25 @@ async def test_error_of_the_database_is_the_cause_of_the_loss(table: LeaseTable,
     assert caught.value.__suppress_context__
 
 
+@pytest.mark.usefixtures("table")
+async def test_renewal_by_hand_that_is_answered_past_the_deadline_is_too_late(
+    make_pool: MakePool, proxy: Proxy
+) -> None:
+    """A lease that was not entered, and was not held any more for whoever looked, is not held again."""
+    pool = await make_pool(proxy.dsn)
+    await warm(pool)
+    held = await acquire(pool, KEY, ttl=4, grace=1.3)
+    await asyncio.sleep(held.remaining - 1.3 - 0.3)
+    proxy.delay_replies = 0.6
+    renewal = asyncio.create_task(held.renew())
+    await until(lambda: not held.is_held)
+    with pytest.raises(LeaseLostError) as caught:
+        await renewal
+    proxy.delay_replies = 0
+    assert caught.value.reason == "expired"
+    assert not held.is_held
+
+
 async def test_is_held_is_false_past_the_deadline_whatever_else_happens(table: LeaseTable) -> None:
     """The property asks the clock and nobody else: a loop that stood still past the deadline holds nothing."""
 

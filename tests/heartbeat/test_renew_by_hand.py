@@ -41,7 +41,7 @@ async def test_renew_by_hand_whose_answer_comes_after_the_release_is_ignored(mak
     pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
     told = Recorder()
     held = await acquire(pool, KEY, ttl=30, observer=told)
-    proxy.delay_replies = 0.3
+    proxy.delay_replies = 1
     renewal = asyncio.create_task(held.renew())
     await proxy.wait_for(RENEW)
     proxy.delay_replies = 0

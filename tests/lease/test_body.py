@@ -25,7 +25,7 @@ async def test_body_cancelled_twice_takes_back_one_request(pool: object) -> None
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(10)
         body.end()
-        others, pending = await body.settle(delivered=True)
+        others, pending = await body.settle()
         assert pending is None
         return others, here().cancelling()
 
@@ -46,7 +46,7 @@ async def test_body_that_has_ended_is_not_cancelled() -> None:
     body.end()
     body.cancel("too late")
     await spin(2)
-    assert await body.settle(delivered=False) == (False, None)
+    assert await body.settle() == (False, None)
     assert here().cancelling() == 0
 
 
@@ -55,7 +55,7 @@ async def test_body_whose_request_was_not_delivered_is_flushed() -> None:
     body = Body()
     body.cancel("lost")
     body.end()
-    others, pending = await body.settle(delivered=False)
+    others, pending = await body.settle()
     assert not others
     assert isinstance(pending, asyncio.CancelledError)
     await asyncio.sleep(0)

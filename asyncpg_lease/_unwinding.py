@@ -1,0 +1,40 @@
+"""How soon a body has to be over, for whatever of this library it waits for while it unwinds."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Protocol
+
+from asyncpg_lease._clock import local_time
+
+__all__ = ["Surrounding", "come_out_of", "go_into", "time_to_unwind"]
+
+
+class Surrounding(Protocol):
+    """A lease whose block is round the code that runs."""
+
+    @property
+    def unwind_by(self) -> float | None:
+        """When the server may let others in, by `local_time`; None unless the lease is lost, and not left yet."""
+
+
+def go_into(lease: Surrounding) -> None:
+    """Take note that this context is inside a lease's block now."""
+    _around.set((lease, *_around.get()))
+
+
+def come_out_of(lease: Surrounding) -> None:
+    """Take note that this context has left it."""
+    _around.set(tuple(each for each in _around.get() if each is not lease))
+
+
+def time_to_unwind() -> float | None:
+    """Return for how many seconds at most what runs in this context may still do so.
+
+    Until then the server keeps everybody else out of each of the leases round it that are lost; None where none is.
+    """
+    ends = [end for lease in _around.get() if (end := lease.unwind_by) is not None]
+    return max(min(ends) - local_time(), 0.0) if ends else None
+
+
+_around: ContextVar[tuple[Surrounding, ...]] = ContextVar("asyncpg_lease.around", default=())
