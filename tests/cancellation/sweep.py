@@ -7,12 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
+from tests.cancellation.turns import Turns
 from tests.cancellation.uses import Stage, Use
 from tests.support.leasing import here, spin
 from tests.support.observe import Observer
 
 EACH_TURN = 150
-"""Up to so many turns a sweep leaves none out; what takes longer waits for the network, or sleeps."""
+"""Up to so many turns a sweep leaves none out where a loop turns while it waits; later ones are such waits."""
+
+TURNS_UNTIL_MET = {"timeout": 2, "scope": 1, "group": 4, "own_group": 3, "anyio_group": 3}
+"""In how many turns a request gets to the task that is asked, at the most; one by hand is there at once."""
 
 
 class SiblingError(Exception):
@@ -29,29 +33,36 @@ class Trial:
         outcome: "none" until the use has ended, then what came out of it.
         cancelling: Cancellations that its task was left with.
         requests: How often the task was cancelled by hand.
+        asked: After how many turns of the loop it was cancelled, None: it was not.
     """
 
-    def __init__(self, way: str, use: Use, stage: Stage) -> None:
+    def __init__(self, way: str, use: Use, stage: Stage, turns: Turns) -> None:
         self.outcome = "none"
         self.cancelling = 0
         self.requests = 0
+        self.asked: int | None = None
+        self._ended: int | None = None
         self._way = way
         self._use = use
         self._stage = stage
+        self._turns = turns
         self._means: Callable[[], object] = self._by_hand
         self._failing: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         stage.begun = False
         self.task = asyncio.create_task(self._run())
 
-    async def cancel(self) -> None:
-        """Cancel the use in its way, and wait for its end."""
-        self._means()
-        if self._way == "at_once":
+    def cancel(self) -> None:
+        """Cancel the use in its way, unless it has ended."""
+        if self.outcome == "none":
+            self.asked = self._turns.count
             self._means()
-        elif self._way == "twice":
-            await spin(1)
-            if self.outcome == "none":
+            if self._way == "at_once":
                 self._means()
+            elif self._way == "twice":
+                asyncio.get_running_loop().call_soon(self._again)
+
+    async def wait(self) -> None:
+        """Wait for its end."""
         async with asyncio.timeout(5):
             await asyncio.wait([self.task])
 
@@ -59,10 +70,17 @@ class Trial:
         """Fail unless what came out of the use is its cancellation, and the task is as it was."""
         assert not self.task.cancelled(), f"a cancellation was left over: {self._way}, {when}"
         self.task.result()
-        # A timeout, a scope or a group that was left in the very turn has nothing to say any more.
-        expected = {"cancelled"} if self.requests else {self._way, "done"}
+        expected = {"done"} if self.asked is None else {"cancelled" if self.requests else self._way}
+        if self._may_have_been_late():
+            expected.add("done")
         assert self.outcome in expected, f"{self.outcome}: {self._way}, {when}"
         assert self.cancelling == self.requests, f"{self._way}, {when}"
+
+    def _may_have_been_late(self) -> bool:
+        """Tell whether the use was over by the time in which a timeout, a scope or a group could have it cancelled."""
+        if self.asked is None or self._ended is None or self.requests:
+            return False
+        return self._ended <= self.asked + TURNS_UNTIL_MET[self._way]
 
     async def _run(self) -> None:
         try:
@@ -80,7 +98,12 @@ class Trial:
 
     async def _used(self) -> None:
         await self._use(self._stage)
+        self._ended = self._turns.count
         await spin(2)
+
+    def _again(self) -> None:
+        if self.outcome == "none":
+            self._means()
 
     def _by_hand(self) -> None:
         self.requests += self.task.cancel()
@@ -175,18 +198,17 @@ async def sweep_delays(way: str, use: Use, stages: Sequence[Stage], length: floa
     """
 
     async def run(number: int, stage: Stage) -> bool:
-        trial = Trial(way, use, stage)
+        trial = Trial(way, use, stage, turns)
         while not stage.begun:
             await asyncio.sleep(0.001)
         await asyncio.sleep(length * (number + 0.5) / len(stages))
-        hit = trial.outcome == "none"
-        if hit:
-            await trial.cancel()
-            trial.expect_right_end(f"{number} of {len(stages)}")
-        await trial.task
-        return hit
+        trial.cancel()
+        await trial.wait()
+        trial.expect_right_end(f"{number} of {len(stages)}")
+        return trial.asked is not None
 
-    hits = await asyncio.gather(*(run(number, stage) for number, stage in enumerate(stages)))
+    with Turns() as turns:
+        hits = await asyncio.gather(*(run(number, stage) for number, stage in enumerate(stages)))
     # At first what has to be so within a second.
     async with asyncio.timeout(1):
         for stage in stages:
@@ -201,22 +223,32 @@ async def sweep_turns(way: str, use: Use, make_stage: Callable[[], Awaitable[Sta
     Returns:
         How many uses were cancelled.
     """
-    hits = completed = turns = 0
-    while completed < 3:
-        stage = await make_stage()
-        trial = Trial(way, use, stage)
-        while not stage.begun:
-            await spin(1)
-        await spin(turns)
-        if trial.outcome == "none":
-            hits, completed = hits + 1, 0
-            await trial.cancel()
-            trial.expect_right_end(f"turn {turns}")
-        else:
-            completed += 1
-            await trial.task
-            assert trial.outcome == "done"
-        await stage.expect_free(observe)
-        await stage.expect_nothing_left()
-        turns += 1 if turns < EACH_TURN else turns // 10
+    hits = completed = number = 0
+    with Turns() as turns:
+        while completed < 3:
+            stage = await make_stage()
+            trial = Trial(way, use, stage, turns)
+            turns.callback = _CancelAfter(number, trial, stage)
+            await trial.wait()
+            turns.callback = None
+            trial.expect_right_end(f"turn {number}")
+            hits, completed = (hits + 1, 0) if trial.asked is not None else (hits, completed + 1)
+            await stage.expect_free(observe)
+            await stage.expect_nothing_left()
+            number += 1 if turns.few or number < EACH_TURN else number // 10
     return hits
+
+
+class _CancelAfter:
+    """Cancels a trial after so many turns from where it has begun."""
+
+    def __init__(self, turns: int, trial: Trial, stage: Stage) -> None:
+        self._left = turns
+        self._trial = trial
+        self._stage = stage
+
+    def __call__(self) -> None:
+        if self._stage.begun:
+            if self._left == 0:
+                self._trial.cancel()
+            self._left -= 1

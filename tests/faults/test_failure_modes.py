@@ -111,7 +111,7 @@ async def exhaust(scene: Scene) -> AsyncIterator[None]:
 
 @faults.make
 async def block_shortly(_: Scene) -> AsyncIterator[None]:
-    """The event loop is blocked for a tenth of the ttl or longer."""
+    """The event loop is blocked for 0.15 of the ttl or longer."""
     time.sleep(TTL / 5)
     yield
 

@@ -15,6 +15,7 @@ from tests.support.statements import CLAIM, RELEASE
 
 MODES = modes("While it is acquired or left")
 TTL = 1.0
+LONG_TTL = 5.0
 WAIT = 1.5
 
 Call = Callable[[Scene], Awaitable[object]]
@@ -25,6 +26,7 @@ LIMITS = {
     "a second": 1.0,
     "a second and a half": 1.5,
     "the ttl and a second": TTL + 1,
+    "the ttl and a second, here 6 s": LONG_TTL + 1,
     "the wait and a second": WAIT + 1,
     "5 s and a second": 6.0,
     "a tenth of the ttl, 3 s at least and 15 s at most, and a second": 4.0,
@@ -43,6 +45,15 @@ async def acquire_frozen(scene: Scene) -> None:
     """Acquiring: the network freezes."""
     scene.proxy.freeze()
     await acquire(scene.table, KEY, ttl=30)
+
+
+@call
+async def acquire_frozen_anew(scene: Scene) -> None:
+    """Acquiring: the network freezes, and the pool has no open connection."""
+    await scene.pool.expire_connections()
+    scene.proxy.freeze()
+    # For longer than a claim that was sent may go unanswered.
+    await acquire(scene.table, KEY, ttl=LONG_TTL)
 
 
 @call

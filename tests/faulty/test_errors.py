@@ -87,7 +87,7 @@ async def test_error_without_a_repr_is_the_cause_of_a_loss(failing: LeaseTable) 
     """The lease is lost in time, and the loss is told."""
     recorder = Recorder()
     with pytest.raises(LeaseLostError) as caught:
-        async with asyncio.timeout(5), lease(failing, KEY, ttl=0.6, observer=recorder):
+        async with asyncio.timeout(5), lease(failing, KEY, ttl=2, observer=recorder):
             Failing.fails = True
             await asyncio.sleep(10)
     assert caught.value.reason == "unreachable"
