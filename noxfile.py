@@ -56,7 +56,7 @@ ON_THE_DRIVER = ["tests/cancellation", "tests/faulty", "tests/pools"]
 # Where the faults are that users of locks have met, and all others that the guarantees are about.
 FAULTS = [
     *("tests/chaos", "tests/faults", "tests/failover", "tests/cancellation", "tests/heartbeat", "tests/faulty"),
-    *("tests/lease", "tests/sql", "tests/table/test_create.py", "tests/options"),
+    *("tests/lease", "tests/sql", "tests/table/test_create.py", "tests/options", "tests/pooler"),
 ]
 ROUNDS = 5
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.

@@ -41,7 +41,7 @@ async def guarded_transaction(
     check_connection(connection, in_transaction=False)
     store, tenure = holding.store, holding.claim.tenure
     await check_database(store, tenure, connection)
-    async with opened(connection, isolation, idle, holding.claim.trust.grace):
+    async with opened(connection, isolation, idle):
         over = await guard_first(store, tenure, connection, idle=idle)
         if over is None:
             # A lock may have been waited for until the lease was given up or left.

@@ -63,9 +63,7 @@ def fold_idle_timeout(value: object, ttl: float) -> int | None:
 
 
 @asynccontextmanager
-async def opened(
-    connection: AnyConnection, isolation: Isolation | None, idle: int | None, grace: float
-) -> AsyncIterator[None]:
+async def opened(connection: AnyConnection, isolation: Isolation | None, idle: int | None) -> AsyncIterator[None]:
     """Open a transaction; commit it, or roll it back and let the body's own exception out.
 
     The driver's own block lets out the error of a rollback that failed in its place: a loss that has come while the
@@ -76,7 +74,6 @@ async def opened(
         connection: without an open transaction.
         isolation: None: the session's default.
         idle: milliseconds after which the server ends it; None: what the session has.
-        grace: seconds in which a body that was told of a loss has to end.
 
     Raises:
         RuntimeError: the body has ended the transaction itself.
@@ -99,11 +96,9 @@ async def opened(
             raise
         # On a frozen link it would never end, and a transaction that stays open keeps the key shut. Nor does it, with
         # asyncpg before 0.32, where the session has ended when a statement was being cancelled: closing would not help.
-        limit = ROLLBACK_LIMIT
-        if isinstance(error, asyncio.CancelledError):
-            # It may be a loss: the other half of the grace is for the body's own clean-up.
-            limit = min(CANCELLED_LIMIT, grace / 2)
+        limit = CANCELLED_LIMIT if isinstance(error, asyncio.CancelledError) else ROLLBACK_LIMIT
         if (left := time_to_unwind()) is not None:
+            # The other half of the grace is for the body's own clean-up.
             limit = min(limit, left / 2)
         try:
             with anyio.fail_after(limit, shield=True):

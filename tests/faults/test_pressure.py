@@ -84,6 +84,40 @@ async def test_leases_on_a_small_pool_are_renewed_in_time_beside_its_other_users
         await table.aclose()
 
 
+@pytest.mark.usefixtures("table")
+async def test_hundred_leases_leave_a_connection_of_two_idle_beside_its_other_users(
+    make_pool: MakePool, proxy: Proxy
+) -> None:
+    """Of a pool that others use half of the time the leases' renewals take next to nothing, for five ttls."""
+    pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
+    told, until_then = Recorder(), asyncio.get_running_loop().time() + 15
+
+    async def use(offset: float) -> None:
+        await asyncio.sleep(offset)
+        while asyncio.get_running_loop().time() < until_then:
+            async with pool.acquire():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)
+
+    async with AsyncExitStack() as stack:
+        claims = (acquire(pool, f"key-{n}", ttl=3, observer=told) for n in range(100))
+        for held in await asyncio.gather(*claims):
+            await stack.enter_async_context(held)
+        proxy.forget()
+        # In turns, so that the two of them never leave the pool empty.
+        users = [asyncio.create_task(use(offset)) for offset in (0, 0.05)]
+        idle = []
+        while asyncio.get_running_loop().time() < until_then:
+            idle.append(pool.get_idle_size() > 0)
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*users)
+    assert not told.of(Lost)
+    assert sum(idle) > 0.8 * len(idle)
+    # Each lease was renewed again and again, and what was due together took one statement and one connection.
+    assert _least(told, 100) >= 10
+    assert proxy.count(RENEW) < 100
+
+
 def _least(told: Recorder, keys: int) -> int:
     """Return how often the lease that was renewed least was renewed."""
     renewals = Counter(event.key for event in told.of(Renewed))
