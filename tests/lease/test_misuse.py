@@ -46,6 +46,15 @@ async def test_lease_entered_twice_is_refused(table: LeaseTable) -> None:
         await held.__aenter__()
 
 
+async def test_release_from_another_event_loop_is_refused(table: LeaseTable) -> None:
+    """It would end the heartbeat, and leave the body at work without anybody to tell it of the row's end."""
+    async with lease(table, KEY) as held:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await asyncio.to_thread(lambda: run(held.release()))
+        assert held.is_held
+        await held.verify()
+
+
 async def test_lease_entered_after_its_release_is_refused(table: LeaseTable) -> None:
     """A released lease cannot be entered, renewed or verified any more."""
     held = await acquire(table, KEY)
