@@ -15,7 +15,7 @@ from tests.faults.modes import Scene
 from tests.support.bodies import Bodies
 
 KEY = "outer"
-TTL = 2.5
+TTL = 4.0
 """Seconds; a tenth of it is what a body has to unwind."""
 
 TAKEN = "taken"
@@ -26,6 +26,13 @@ async def leave_one(scene: Scene) -> None:
     async with lease(scene.pool, "inner", ttl=60):
         scene.proxy.freeze()
         await asyncio.sleep(30)
+
+
+async def be_leaving_one(scene: Scene) -> None:
+    """Be at the exit of another lease."""
+    async with lease(scene.pool, "inner", ttl=60):
+        scene.proxy.freeze()
+    await asyncio.sleep(30)
 
 
 async def leave_five(scene: Scene) -> None:
@@ -89,7 +96,16 @@ async def taken(scene: Scene) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize(
     "body",
-    [leave_one, leave_five, release_another, release_another_at_the_end, claim_another, wait_for_another, roll_back],
+    [
+        leave_one,
+        be_leaving_one,
+        leave_five,
+        release_another,
+        release_another_at_the_end,
+        claim_another,
+        wait_for_another,
+        roll_back,
+    ],
 )
 async def test_body_that_waits_for_the_library_when_it_is_told_is_over_before_others_start(
     scene: Scene, dsn: str, body: Callable[[Scene], Awaitable[None]]
