@@ -16,7 +16,8 @@ from tests.support.bodies import Bodies
 
 KEY = "outer"
 TTL = 4.0
-"""Seconds; a tenth of it is what a body has to unwind."""
+GRACE = TTL / 10
+"""Seconds that a body has to unwind."""
 
 TAKEN = "taken"
 
@@ -87,6 +88,14 @@ async def roll_back(scene: Scene) -> None:
         await asyncio.sleep(30)
 
 
+async def use_a_connection(scene: Scene) -> None:
+    """Use one of the pool's, taken so that the driver gives it back in time."""
+    with suppress(TimeoutError):
+        async with scene.pool.acquire(timeout=GRACE / 4) as connection:
+            scene.proxy.freeze()
+            await connection.execute("SELECT pg_sleep(30)")
+
+
 @asynccontextmanager
 async def taken(scene: Scene) -> AsyncIterator[None]:
     """Have somebody else hold a key."""
@@ -105,6 +114,7 @@ async def taken(scene: Scene) -> AsyncIterator[None]:
         claim_another,
         wait_for_another,
         roll_back,
+        use_a_connection,
     ],
 )
 async def test_body_that_waits_for_the_library_when_it_is_told_is_over_before_others_start(
