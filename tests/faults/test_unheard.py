@@ -14,7 +14,7 @@ from asyncpg_lease import LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, Released, ReleaseFailed, Renewed, RenewFailed
 from tests.conftest import MakePool
 from tests.faults.means import stopped
-from tests.faults.outages import Stage
+from tests.faults.outages import NEVER, Stage
 from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
@@ -154,6 +154,46 @@ async def test_cancelled_claim_of_a_server_process_that_stands_still_is_given_ba
         while (row := await observe.row(KEY)) is None or row["released_at"] is None:
             await asyncio.sleep(0.01)
     assert row["fence"] == 1
+
+
+async def test_claim_that_arrives_after_its_give_back_is_given_back_again(
+    make_pool: MakePool, proxy: Proxy, observe: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that comes late to a server whose answer was not waited for any more keeps nobody out."""
+    monkeypatch.setattr("asyncpg_lease._jobs.MAX_STINT", 0.3)
+    stage = await Stage.make(make_pool, proxy, observe)
+    claims, releases = proxy.count(CLAIM), proxy.count(RELEASE)
+    # Of this request alone: what was sent stays on its way, and what comes after it on another link is quick.
+    proxy.delay_requests = 1.5
+    claiming = asyncio.create_task(acquire(stage.pool, KEY, ttl=60))
+    await proxy.wait_for(CLAIM, count=claims + 1)
+    proxy.delay_requests = 0
+    with pytest.raises(TimeoutError, match="the statement was given up"):
+        await claiming
+    await proxy.wait_for(RELEASE, count=releases + 1)
+    async with asyncio.timeout(10):
+        while await observe.row(KEY) is None:
+            await asyncio.sleep(0.01)
+    await observe.until_free(KEY, within=10)
+    assert await observe.fence(KEY) == 1
+
+
+async def test_cancelled_claim_without_an_answer_keeps_its_connection_no_longer_for_a_long_ttl(
+    make_pool: MakePool, proxy: Proxy, observe: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a long ttl a claim may go unanswered for 15 s; one that nobody waits for has the 3 s of any other."""
+    monkeypatch.setattr("asyncpg_lease._claims.MIN_STINT", 0.5)
+    stage = await Stage.make(make_pool, proxy, observe, connections=1)
+    claims = proxy.count(CLAIM)
+    proxy.delay_requests = NEVER
+    claiming = asyncio.create_task(acquire(stage.pool, KEY, ttl=600))
+    await proxy.wait_for(CLAIM, count=claims + 1)
+    proxy.delay_requests = 0
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    async with asyncio.timeout(8):
+        assert await stage.pool.fetchval("SELECT 1") == 1
 
 
 @pytest.mark.parametrize("lost", [1, 3])
