@@ -10,8 +10,10 @@ import pytest
 from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, ReleaseFailed, Renewed
 from tests.conftest import MakePool
-from tests.support.leasing import Recorder, until
+from tests.support.leasing import Recorder, until, warm
 from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+from tests.support.statements import CLAIM, RENEW
 
 pytestmark = pytest.mark.usefixtures("table")
 
@@ -73,6 +75,25 @@ async def test_ten_waiters_and_a_holder_share_one_connection(make_pool: MakePool
     await asyncio.gather(*waiters)
     assert fences == list(range(2, 12))
     assert await observe.is_free("k")
+
+
+async def test_renewal_goes_before_claims_that_wait_for_the_only_connection(make_pool: MakePool, proxy: Proxy) -> None:
+    """A late renewal costs a job, a late claim a moment."""
+    pool = await make_pool(proxy.dsn, max_size=1)
+    await warm(pool)
+    held = await acquire(pool, "k", ttl=60)
+    async with pool.acquire():
+        proxy.forget()
+        claims = [asyncio.create_task(acquire(pool, f"other-{number}", ttl=60)) for number in range(3)]
+        await asyncio.sleep(0.02)
+        renewal = asyncio.create_task(held.renew())
+        await asyncio.sleep(0.02)
+    await renewal
+    others = await asyncio.gather(*claims)
+    sent = [statement.sql for statement in proxy.statements if RENEW in statement.sql or CLAIM in statement.sql]
+    assert [RENEW in sql for sql in sent] == [True, False, False, False]
+    for each in (held, *others):
+        await each.release()
 
 
 async def test_release_waits_for_a_connection_that_another_task_gives_back(
