@@ -6,17 +6,22 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from asyncpg_lease import lease
+from asyncpg_lease import acquire, lease
+from tests.support.leasing import warm
 from tests.support.observe import Observer
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("table")
 _ROOT = Path(__file__).parents[2]
 _kept: list[object] = []
+SLOW = 0.1
+"""Seconds that each answer takes on a slow link."""
 
 
 async def return_with_leases_held(dsn: str) -> None:
@@ -49,6 +54,32 @@ async def return_with_a_generator_open(dsn: str) -> None:
         break
 
 
+def _cancel_me(after: float) -> None:
+    """Cancel the calling task in so many seconds, as a Ctrl-C does the main task of asyncio.run."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_later(after, task.cancel)
+
+
+async def return_from_a_cancelled_claim(dsn: str) -> None:
+    """Return as soon as a claim that was cancelled in the middle lets go."""
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
+    await warm(pool)
+    await asyncio.sleep(2 * SLOW)
+    _cancel_me(SLOW / 2)
+    with suppress(asyncio.CancelledError):
+        await acquire(pool, "k0", ttl=60)
+
+
+async def return_from_a_cancelled_body(dsn: str) -> None:
+    """Return as soon as a block whose body was cancelled lets go."""
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
+    with suppress(asyncio.CancelledError):
+        async with lease(pool, "k0", ttl=60):
+            _cancel_me(2 * SLOW)
+            await asyncio.sleep(60)
+
+
 async def _run(function: Callable[[str], Awaitable[None]], dsn: str) -> str:
     where = f"{function.__module__}:{function.__qualname__}"
     process = await asyncio.create_subprocess_exec(
@@ -73,6 +104,22 @@ async def test_loop_that_ends_with_leases_held_by_tasks_is_silent(dsn: str, obse
     assert "Traceback" not in said
     for number in range(5):
         assert await observe.is_free(f"k{number}")
+
+
+@pytest.mark.parametrize("ending", [return_from_a_cancelled_claim, return_from_a_cancelled_body])
+async def test_loop_that_ends_right_after_a_cancellation_cuts_off_no_hand_back(
+    proxy: Proxy, observe: Observer, ending: Callable[[str], Awaitable[None]]
+) -> None:
+    """What was cancelled comes out when its connection is back in the pool: nothing is left that could be cut off.
+
+    Where it is cut off, asyncpg's pool sets out to restore its floor in a loop that is gone.
+    """
+    proxy.delay_replies = SLOW
+    said = await _run(ending, proxy.dsn)
+    assert "Task was destroyed" not in said
+    assert "Traceback" not in said
+    assert await observe.fence("k0") == 1
+    assert await observe.is_free("k0")
 
 
 async def test_loop_that_ends_with_a_generator_open_raises_nothing(dsn: str) -> None:
