@@ -223,6 +223,25 @@ async def test_loss_while_another_task_leaves_cancels_only_who_entered(table: Le
     assert seen == [0]
 
 
+async def test_block_left_by_another_task_after_its_deadline_cancels_nobody(table: LeaseTable) -> None:
+    """The body has ended, and the task that entered has gone on to something else, which is not to be cancelled."""
+    stack = AsyncExitStack()
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def enter_and_go_on() -> None:
+        await stack.enter_async_context(lease(table, KEY, ttl=0.6))
+        entered.set()
+        await go_on.wait()
+
+    worker = asyncio.create_task(enter_and_go_on())
+    await entered.wait()
+    time.sleep(0.65)
+    with pytest.raises(LeaseLostError):
+        await stack.aclose()
+    go_on.set()
+    await worker
+
+
 async def test_block_that_ends_after_its_deadline_is_lost(table: LeaseTable) -> None:
     """A body that blocked the loop past the deadline and then simply ends has lost its lease: stalled, at the exit."""
     told = Recorder()
