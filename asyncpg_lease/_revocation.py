@@ -34,8 +34,11 @@ _SENTENCES: Mapping[RevocationOutcome, str] = {
     "unknown": "there is no such key",
 }
 
-LOCK_LIMIT = 10.0
-"""Seconds to wait for a row that another session has locked."""
+LOCK_LIMIT = 0.5
+"""Seconds for which one try waits for a row that another session has locked; renewals may need its connection."""
+
+LOCK_TRIES = 20
+"""Such tries, each a job of its own, so that renewals come in between."""
 
 RACES = 20
 """How often a row may change between a look and a write before it is not changes that keep it from being written."""
@@ -74,11 +77,7 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
         await settle(connection, store.name)
         arguments = (key, None if fence is None else str(fence), str(force), str(round(1000 * LOCK_LIMIT)))
         for _ in range(RACES):
-            try:
-                rows = await ask_again(connection, store.name.statements.revoke, *arguments)
-            except asyncpg.LockNotAvailableError as error:
-                msg = f"another session has the row of lease {key!r} locked: nothing was changed, try again later"
-                raise TimeoutError(msg) from error
+            rows = await ask_again(connection, store.name.statements.revoke, *arguments)
             if not rows:
                 return Revocation(key, "unknown", None)
             outcome, info = revocation_row(rows[0])
@@ -88,7 +87,16 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
         problem = f"the row of lease {key!r} cannot be changed: row-level security or a trigger keeps it from this role"
         raise LeaseTableError(store.name.quoted, problem)
 
-    revocation = await store.connections.run(f"the revocation of {key!r}", work, limit)
+    revocation: Revocation | None = None
+    left = LOCK_TRIES
+    while revocation is None:
+        left -= 1
+        try:
+            revocation = await store.connections.run(f"the revocation of {key!r}", work, limit)
+        except asyncpg.LockNotAvailableError as error:
+            if not left:
+                msg = f"another session has the row of lease {key!r} locked: nothing was changed, try again later"
+                raise TimeoutError(msg) from error
     level = logging.WARNING if revocation.outcome == "expired" else logging.INFO
     info = revocation.info
     extra = {

@@ -21,7 +21,7 @@ async def test_revoke_gives_a_locked_row_up_for_good(
     table: LeaseTable, observe: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a lock it ends with what is the matter, and is not carried out once the row is free."""
-    monkeypatch.setattr(_revocation, "LOCK_LIMIT", 0.2)
+    monkeypatch.setattr(_revocation, "LOCK_TRIES", 1)
     held = await acquire(table, KEY)
     row = await observe.row(KEY)
     async with observe.locked(KEY):
