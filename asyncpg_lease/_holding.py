@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from asyncpg_lease._body import Body
 from asyncpg_lease._clock import local_time
 from asyncpg_lease._heartbeat import Heartbeat, loss_of
+from asyncpg_lease._losing import loss, tell_lost, tell_revoked
 from asyncpg_lease._release import RUNS_OUT, start_release, tell_failed
 from asyncpg_lease._tasks import start_timer, wait_shielded
 from asyncpg_lease._unwinding import come_out_of, go_into
-from asyncpg_lease._words import describe
-from asyncpg_lease.errors import LeaseLostError, LossReason
-from asyncpg_lease.events import Lost, Notifier, Revoked
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from asyncpg_lease._options import Options
     from asyncpg_lease._rows import ReleaseRow
     from asyncpg_lease._store import Store
+    from asyncpg_lease.errors import LeaseLostError, LossReason
+    from asyncpg_lease.events import Notifier
 
 __all__ = ["Holding", "State"]
 
@@ -134,7 +134,7 @@ class Holding:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._check_deadline)
             reason: LossReason = "stalled"
-            raise self._loss(reason, None)
+            raise loss(self.claim.tenure, reason, None)
 
     async def wait_for(self, event: asyncio.Event) -> LeaseLostError | None:
         """Wait until it is `stopping` or `over`; before it is entered nobody else keeps its deadline."""
@@ -157,10 +157,10 @@ class Holding:
         tenure = self.claim.tenure
         info = await self.store.get(tenure.key, max(self.remaining, MIN_LIMIT))
         if info is None:
-            raise self._loss(*loss_of(tenure, None, None))
+            raise loss(tenure, *loss_of(tenure, None, None))
         if (info.holder, info.fence, info.state) != (tenure.holder, tenure.fence, "held"):
             revoked = info.revoked_at is not None
-            raise self._loss(*loss_of(tenure, info.holder, info.fence, revoked=revoked))
+            raise loss(tenure, *loss_of(tenure, info.holder, info.fence, revoked=revoked))
 
     async def renew(self) -> None:
         """Renew now, waiting for a row that another session has locked."""
@@ -175,7 +175,7 @@ class Holding:
         self._heartbeat.report_loss(over.holder, over.fence, revoked=over.revoked)
         self._raise_if_gone()
         # It was left meanwhile, and lost nothing.
-        raise self._loss(*loss_of(self.claim.tenure, over.holder, over.fence, revoked=over.revoked))
+        raise loss(self.claim.tenure, *loss_of(self.claim.tenure, over.holder, over.fence, revoked=over.revoked))
 
     def enter(self) -> None:
         """Start the heartbeat; the current task is the body's."""
@@ -274,36 +274,22 @@ class Holding:
         self.gone = True
         if self._draining is not None:
             self._draining.cancel()
-        self.lost = self._loss(reason, taken_by)
+        self.lost = loss(self.claim.tenure, reason, taken_by)
         self.lost.__cause__ = cause
         self.over.set()
         self._tell_body(str(self.lost))
         if reason == "revoked":
             self.store.let_others_first(self.claim.tenure.key)
-        if self._notifier.wants(Lost):
-            tenure = self.claim.tenure
-            self._notifier.tell(
-                Lost(
-                    key=tenure.key,
-                    holder=tenure.holder,
-                    fence=tenure.fence,
-                    reason=reason,
-                    held_for=local_time() - self.claim.trust.sent_at,
-                    taken_by=taken_by,
-                    error=None if cause is None else describe(cause),
-                )
-            )
+        tell_lost(self.claim, self.lost, self._notifier)
 
     def _revoke(self) -> None:
         """Tell the body to end, and go on renewing until it has; awaits nothing."""
         self.revoked = True
-        self.lost = self._loss("revoked", None)
+        self.lost = loss(self.claim.tenure, "revoked", None)
         self._tell_body(str(self.lost))
         if self._body is not None:
             self._draining = start_timer(self.options.drain, self._end_drain)
-        if self._notifier.wants(Revoked):
-            tenure, drain = self.claim.tenure, self.options.drain
-            self._notifier.tell(Revoked(key=tenure.key, holder=tenure.holder, fence=tenure.fence, drain=drain))
+        tell_revoked(self.claim.tenure, self.options.drain, self._notifier)
 
     def _end_drain(self) -> None:
         """Give up a revoked tenure whose body has not ended in time: its row runs out."""
@@ -318,10 +304,6 @@ class Holding:
         self.stopping.set()
         if self._body is not None and self.options.on_lost == "cancel":
             self._body.cancel(why)
-
-    def _loss(self, reason: LossReason, taken_by: str | None) -> LeaseLostError:
-        tenure = self.claim.tenure
-        return LeaseLostError(tenure.key, tenure.holder, tenure.fence, reason, taken_by=taken_by)
 
     def _check_deadline(self) -> None:
         """Give up a lease that is past its deadline, where the timer could not do so yet."""
