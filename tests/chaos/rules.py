@@ -179,6 +179,9 @@ def _is_quiet(history: History, tenure: Tenure, began: float, ended: float) -> b
     ]
     if any(KINDS[fault.kind].cuts and fault.began < ended and fault.ended > began for fault in seen):
         return False
+    # Nobody is there any more to ask again for what had failed.
+    if any(fault.kind == "process killed" and fault.process == process and fault.began < ended for fault in seen):
+        return False
     return process > 0 and ended < history.closed and history.stood_still(process, ended, ended - began) < MOMENT
 
 

@@ -174,6 +174,7 @@ def test_claim_that_nobody_had_and_that_is_not_given_back_is_found() -> None:
         Fault("frozen network", 13.8, 14.1, 3),
         Fault("server restarted", 14.0, 14.1),
         Fault("process killed", 13.95, 13.95, 3),
+        Fault("process killed", 13.7, 13.7, 3),
     ],
 )
 def test_tenure_that_could_not_be_released_is_not_left_claimed(fault: Fault) -> None:
