@@ -85,7 +85,8 @@ def sound() -> History:
         opened=9.0,
         closed=16.0,
         keys=["a"],
-        free_after={"a": 0.7},
+        left=16.0 + OFFSET,
+        acquired_again={"a": 16.1 + OFFSET},
     )
 
 

@@ -169,7 +169,8 @@ class History:
         wrong: What a process saw that must never be, and when.
         late_refused: How many late writes were refused by their fence.
         offset: The server's clock less the monotonic one.
-        free_after: Seconds after the faults until each key was acquired; a key that was not is missing.
+        left: When the last process was gone, and its sessions, on the server's clock.
+        acquired_again: When each key was acquired then, on the server's clock; a key that was not is missing.
         keys: All keys.
         ttl: The longest of a lease.
         opened: When the time of faults began, on the monotonic clock.
@@ -185,7 +186,8 @@ class History:
     wrong: list[Notice] = field(default_factory=list)
     late_refused: int = 0
     offset: float = 0.0
-    free_after: dict[str, float] = field(default_factory=dict)
+    left: float = 0.0
+    acquired_again: dict[str, float] = field(default_factory=dict)
     keys: Sequence[str] = ()
     ttl: float = 1.0
     opened: float = 0.0

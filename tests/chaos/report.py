@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.chaos.history import Fault, History, Notice, tenures
 from tests.chaos.kinds import KINDS
-from tests.chaos.rules import RULES, Broken, broken_rules, excused, lateness, was_forced
+from tests.chaos.rules import RULES, Broken, broken_rules, excused, free_at, lateness, was_forced
 
 EARLY = 0.05
 """Seconds by which a notice may seem to come before what it tells of: two processes read the clock in turns."""
@@ -117,9 +117,8 @@ def summary(history: History) -> Iterator[str]:
     )
     yield f"told in time        {in_time} of {of} bodies that could not reach the server, before it let others in"
     yield f"excused             {late} bodies told too late and {beside} beside another: stood still, or ended by force"
-    if history.free_after:
-        free = max(history.free_after.values())
-        yield f"keys free again     {free:.2f} s after the faults at the latest, with a ttl of {history.ttl:.0f} s"
+    shut = max((free_at(history, key) - history.left for key in history.keys), default=0.0)
+    yield f"keys free again     {shut:.2f} s after the last process at the latest, with a ttl of {history.ttl:.0f} s"
     broken = broken_rules(history)
     yield "broken rules        " + ", ".join(f"{name} {len(broken.get(name, ()))}" for name in RULES)
 

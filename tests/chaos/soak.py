@@ -14,7 +14,7 @@ import asyncpg
 from asyncpg_lease import LeaseTable, acquire
 from asyncpg_lease.cli._server import EmbeddedServer
 from tests.chaos.crew import PATIENCE, Place
-from tests.chaos.faults import OnProcess, OnServer, directly
+from tests.chaos.faults import PAUSE, OnProcess, OnServer, directly
 from tests.chaos.history import Fault, History, Version, Write
 from tests.chaos.kinds import Planned, plan
 from tests.chaos.worker import TTLS
@@ -132,18 +132,30 @@ async def _run(
         # What the one half has is released, what the other half has runs out.
         for place in places[::2]:
             await place.stop()
+        await asyncio.wait(kept[::2])
         for place in places[1::2]:
             await place.end()
-        await _acquire_all(table, history)
         await asyncio.wait(kept)
+        history.left = await _left(server.dsn)
+        await _acquire_all(table, history)
+
+
+async def _left(dsn: str) -> float:
+    """Return the server's time once it has no session of a process any more: what they had sent is done then."""
+    async with asyncio.timeout(PATIENCE), directly(dsn) as connection:
+        while await connection.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name ~ '^chaos-')"
+        ):
+            await asyncio.sleep(PAUSE)
+        return float(await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8"))
 
 
 async def _acquire_all(table: LeaseTable, history: History) -> None:
-    """Acquire every key, and note how long after the last fault that was."""
+    """Acquire every key, and note when the server gave it."""
 
     async def take(key: str) -> None:
         held = await acquire(table, key, ttl=history.ttl, wait=PATIENCE)
-        history.free_after[key] = time.monotonic() - history.closed
+        history.acquired_again[key] = held.acquired_at.timestamp()
         await held.release()
 
     await asyncio.gather(*(take(key) for key in history.keys), return_exceptions=True)

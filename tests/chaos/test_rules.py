@@ -198,11 +198,27 @@ def test_tenure_whose_process_stood_still_is_not_left_claimed() -> None:
     assert broken_rules(with_stall(_left(sound()), 3, 14.6, 0.7)) == {}
 
 
-@pytest.mark.parametrize("free_after", [{}, {"a": 5.0}])
-def test_key_that_is_stuck_is_found(free_after: dict[str, float]) -> None:
-    """It is not to be had after the faults, or only long after its ttl."""
+@pytest.mark.parametrize("again", [{}, {"a": 16.6 + OFFSET}])
+def test_key_that_is_free_and_is_not_had_is_found(again: dict[str, float]) -> None:
+    """It is not to be had after the faults, or only long after nobody was there any more."""
     history = sound()
-    history.free_after = free_after
+    history.acquired_again = again
+    assert set(broken_rules(history)) == {"keys stuck"}
+
+
+def test_key_that_runs_out_within_a_ttl_is_waited_for() -> None:
+    """Its holder was killed; whoever comes for it has it as soon as it has run out, and not half a second later."""
+    history = with_version(sound(), 9, released=False, expires_at=16.9 + OFFSET)
+    history.acquired_again = {"a": 17.3 + OFFSET}
+    assert broken_rules(history) == {}
+    history.acquired_again = {"a": 17.5 + OFFSET}
+    assert set(broken_rules(history)) == {"keys stuck"}
+
+
+def test_key_that_is_shut_for_longer_than_a_ttl_is_found() -> None:
+    """By the row itself, however soon it was had after that: no allowance for a busy machine."""
+    history = with_version(sound(), 9, released=False, expires_at=17.01 + OFFSET)
+    history.acquired_again = {"a": 17.02 + OFFSET}
     assert set(broken_rules(history)) == {"keys stuck"}
 
 
