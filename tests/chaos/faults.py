@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 import asyncpg
 
@@ -23,6 +23,9 @@ from tests.support.typing import Connection
 PASSING = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 PAUSE = 0.05
 SOON = 2.0
+
+# Releases and guards wait for a row; its renewal does not.
+WAITING = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
 
 REPLIES = {"claim": CLAIM, "renew": RENEW, "release": RELEASE, "commit": "COMMIT"}
 
@@ -61,11 +64,13 @@ class OnProcess:
         self._dsn = dsn
         # A restart waits for each session's end, and a stopped one comes to none.
         self._whole_server = whole_server
+        self._began = 0.0
+        self._detail = ""
 
     async def make(self, planned: Planned) -> Fault | None:
         """Make a fault, and undo it."""
         await self._place.ready.wait()
-        process, began = self._place.process, time.monotonic()
+        process, self._began, self._detail = self._place.process, time.monotonic(), ""
         name, _, part = planned.kind.partition(": ")
         makes: Mapping[str, Callable[[], Awaitable[float | None]]] = {
             "frozen network": lambda: self._freeze(planned.lasts),
@@ -74,7 +79,7 @@ class OnProcess:
             "links reset": self._reset,
             "links refused": lambda: self._refuse(planned.lasts),
             "lost reply": lambda: self._lose_reply(REPLIES[part]),
-            "session stopped": lambda: self._stop_session(planned),
+            "session stopped": lambda: self._stop_session(planned.lasts),
             "session ended": lambda: self._end_session(planned),
             "process stopped": lambda: self._stop(planned.lasts),
             "process killed": self._kill,
@@ -96,7 +101,7 @@ class OnProcess:
             at = max(at, time.monotonic())
         # Replies were slow until the cancellation had met its call.
         spans = planned.lasts or name == "cancelled"
-        return Fault(planned.kind, began if spans else at, at, process)
+        return Fault(planned.kind, self._began if spans else at, at, process, detail=self._detail)
 
     async def _freeze(self, lasts: float) -> float:
         self._place.proxy.freeze()
@@ -105,7 +110,8 @@ class OnProcess:
         return time.monotonic()
 
     async def _slow(self, planned: Planned, *, replies: bool) -> float:
-        proxy, delay = self._place.proxy, 0.05 + 0.6 * planned.chance
+        proxy, delay = self._place.proxy, 0.15 + 0.5 * planned.chance
+        self._detail = f"{delay}"
         proxy.delay_replies, proxy.delay_requests = (delay, 0.0) if replies else (0.0, delay)
         await asyncio.sleep(planned.lasts)
         proxy.delay_replies = proxy.delay_requests = 0.0
@@ -135,13 +141,14 @@ class OnProcess:
                     await self._place.proxy.drop_reply(matching).happened.wait()
                 return time.monotonic()
 
-    async def _stop_session(self, planned: Planned) -> float | None:
+    async def _stop_session(self, lasts: float) -> float | None:
         async with self._whole_server:
             pids = await self._sessions()
             if not pids:
                 return None
-            with stopped(pids[int(planned.chance * len(pids))]):
-                await asyncio.sleep(planned.lasts)
+            self._began, self._detail = time.monotonic(), f"session {pids[0]}"
+            with stopped(pids[0]):
+                await asyncio.sleep(lasts)
         return time.monotonic()
 
     async def _end_session(self, planned: Planned) -> float | None:
@@ -151,16 +158,27 @@ class OnProcess:
         with suppress(*PASSING):
             async with directly(self._dsn) as connection:
                 # Half of them at once, so that not only idle ones are met.
-                for pid in pids[: 1 + int(planned.chance * len(pids))]:
+                met = pids[: 1 + int(planned.chance * len(pids))]
+                self._detail = f"session {' '.join(map(str, met))}"
+                for pid in met:
                     await connection.execute("SELECT pg_terminate_backend($1)", pid)
                 return time.monotonic()
         return None
 
     async def _sessions(self) -> list[int]:
-        with suppress(*PASSING):
-            async with directly(self._dsn) as connection:
-                named = "SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY state = 'idle', pid"
-                return [row[0] for row in await connection.fetch(named, f"chaos-{self._place.process}")]
+        """Return the sessions as soon as one is at work, those first: nobody may come for the others meanwhile."""
+        until = time.monotonic() + SOON
+        named = """
+            SELECT pid, coalesce(state, 'idle') <> 'idle' AS works FROM pg_stat_activity
+            WHERE application_name = $1 ORDER BY works DESC, pid
+        """
+        while time.monotonic() < until:
+            with suppress(*PASSING):
+                async with directly(self._dsn) as connection:
+                    found = await connection.fetch(named, f"chaos-{self._place.process}")
+                    if any(works for _, works in found):
+                        return [pid for pid, _ in found]
+            await asyncio.sleep(PAUSE)
         return []
 
     async def _stop(self, lasts: float) -> float:
@@ -220,11 +238,12 @@ class OnServer:
             "server restarted": self._restart,
             "server read-only": self._make_read_only,
         }
-        began = time.monotonic()
         with suppress(*PASSING):
-            key = await makes[planned.kind](planned)
-            if key is not None:
-                return Fault(planned.kind, began, time.monotonic(), 0, key)
+            async with self._whole_server if planned.kind == "server restarted" else nullcontext():
+                began = time.monotonic()
+                key = await makes[planned.kind](planned)
+                if key is not None:
+                    return Fault(planned.kind, began, time.monotonic(), 0, key)
         return None
 
     def _held(self, planned: Planned) -> Body | None:
@@ -238,6 +257,8 @@ class OnServer:
         async with directly(self._dsn) as connection, connection.transaction():
             await connection.execute("SELECT FROM lease WHERE key = $1 FOR UPDATE", body.key)
             await asyncio.sleep(planned.lasts)
+            if await connection.fetchval(WAITING):
+                self._history.notices.append(Notice(time.monotonic(), 0, "Waited for", body.key))
         return body.key
 
     async def _revoke(self, planned: Planned) -> str | None:
@@ -257,9 +278,7 @@ class OnServer:
         return body.key if done else None
 
     async def _prune(self, _: Planned) -> str | None:
-        pruned = await self._table.prune(0)
-        if pruned.deleted:
-            self._history.notices.append(Notice(time.monotonic(), 0, "Pruned", detail=f"{pruned.deleted} rows"))
+        await self._table.prune(0)
         return ""
 
     async def _advance(self, planned: Planned) -> str | None:
@@ -267,8 +286,7 @@ class OnServer:
         return ""
 
     async def _restart(self, _: Planned) -> str | None:
-        async with self._whole_server:
-            await asyncio.to_thread(self._server.restart_immediately)
+        await asyncio.to_thread(self._server.restart_immediately)
         return ""
 
     async def _make_read_only(self, planned: Planned) -> str | None:

@@ -77,9 +77,8 @@ def sound() -> History:
         ],
         faults=[Fault("frozen network", 12.1, 13.5, 2), Fault("pruned", 14.4, 14.5)],
         notices=[
-            Notice(12.6, 2, "RenewFailed", "a", "no answer", "process-2/x"),
+            Notice(12.6, 2, "RenewFailed", "a", "no answer to the renewal", "process-2/x"),
             Notice(12.9, 2, "Lost unreachable", "a", holder="process-2/x"),
-            Notice(14.5, 0, "Pruned"),
         ],
         offset=OFFSET,
         opened=9.0,

@@ -146,6 +146,7 @@ class Fault(NamedTuple):
         ended: When it was undone; the same where there is nothing to undo.
         process: What it was done to; 0 where it was the server, or a row.
         key: Of the row to which it was done; empty where it was to none.
+        detail: What it was done to, or how, as far as it is known by that: "session" and their numbers, or seconds.
     """
 
     kind: str
@@ -153,6 +154,7 @@ class Fault(NamedTuple):
     ended: float
     process: int = 0
     key: str = ""
+    detail: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

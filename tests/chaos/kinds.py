@@ -1,10 +1,9 @@
-"""The kinds of faults: how long each lasts, to whom it is done, and what counts as having been noticed.
+"""The kinds of faults: how long each lasts, to whom it is done, and by what it is known to have been noticed.
 
-A fault was noticed where the library told something of it: an event, an error out of a call, an answer to an operator.
-Which ones count is said for each kind. They count within the fault's own time and the seconds after it that are said,
-and if they come from the process to which it was done, or are about the key to which it was done; those of a fault of
-the whole server may come from any process. Each process has one fault of its own at a time. What comes while the server
-or a row has one as well counts for both: nothing tells them apart.
+A fault was noticed where something was told that bears its sign, see `symptoms`: within the fault's own time and the
+seconds after it that are said, by the process to which it was done, or about the key to which it was done; signs of a
+fault of the whole server may come from any process. Each process has one fault of its own at a time. What another fault
+may have brought about as well, of another kind, that was on then, is no sign of either.
 """
 
 from __future__ import annotations
@@ -16,12 +15,6 @@ from typing import Literal, NamedTuple
 
 Scope = Literal["process", "key", "server"]
 
-FAILED = frozenset({"RenewFailed", "WaitingFailed", "ReleaseFailed", "Lost unreachable", "Lost stalled", "error"})
-"""A statement of a lease failed, or its answer did not come in time: an event, or an error out of the call."""
-
-LATE = frozenset({"Late", "Lost stalled", "Lost unreachable", "Lost expired", "Lost taken_over"})
-"""The loop stood still, and the library says so, or that the lease is gone by it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -30,7 +23,9 @@ class Kind:
     Attributes:
         lane: Which faults it takes turns with: "process", "rows", "operator", "fences", or "server".
         lasts: Seconds from least to most; zeros for what is over at once.
-        noticed_by: Names of what counts as noticing it, see `history.Notice`.
+        signs: Symptoms by which it is known.
+        brings: Other symptoms that it may bring about, which no other fault is known by meanwhile.
+        anywhere: What it may bring about in whichever process and of whichever key.
         scope: Whose notices count.
         after: Seconds after its end within which they count.
         loses: The reasons of a loss that it can be behind.
@@ -39,7 +34,9 @@ class Kind:
 
     lane: str
     lasts: tuple[float, float]
-    noticed_by: frozenset[str]
+    signs: frozenset[str]
+    brings: frozenset[str] = frozenset()
+    anywhere: frozenset[str] = frozenset()
     scope: Scope = "process"
     after: float = 1.0
     loses: tuple[str, ...] = ("unreachable", "stalled")
@@ -49,76 +46,133 @@ class Kind:
 _HELD_UP = ("unreachable", "stalled", "expired", "taken_over")
 _POINT = (0.0, 0.0)
 
+_AT_ONCE = 0.5
+"""Seconds within which whoever uses what was cut, or stood still, says so: a write pauses for up to 0.3 s."""
+
+
+def _only(*symptoms: str) -> frozenset[str]:
+    return frozenset(symptoms)
+
+
+# No answer for a while; and what comes of it for those who wait for a connection.
+_SILENCE = _only("silent", "slow", "no connection", "overtaken")
+_STOOD_STILL = _only("silent", "slow", "no connection", "closed", "overtaken")
+
 KINDS = {
     # The network of one process. Frozen: nothing comes through either way, new links included.
-    "frozen network": Kind(lane="process", lasts=(0.2, 3.0), noticed_by=FAILED),
-    # Slow: a renewal, claim or release that took as long as one way is delayed.
-    "slow replies": Kind(lane="process", lasts=(0.3, 2.0), noticed_by=FAILED | {"Slow"}),
-    "slow requests": Kind(lane="process", lasts=(0.3, 2.0), noticed_by=FAILED | {"Slow"}),
-    "links reset": Kind(lane="process", lasts=_POINT, noticed_by=FAILED, cuts=False),
-    "links refused": Kind(lane="process", lasts=(0.2, 3.0), noticed_by=FAILED),
+    "frozen network": Kind(lane="process", lasts=(0.2, 3.0), signs=_only("silent", "held up"), brings=_SILENCE),
+    # Slow: a renewal or a write that took as long as one way is delayed, or was given up.
+    "slow replies": Kind(lane="process", lasts=(0.8, 2.0), signs=_only("silent", "as slow"), brings=_SILENCE),
+    "slow requests": Kind(lane="process", lasts=(0.8, 2.0), signs=_only("silent", "as slow"), brings=_SILENCE),
+    "links reset": Kind(lane="process", lasts=_POINT, signs=_only("closed"), after=_AT_ONCE, cuts=False),
+    "links refused": Kind(
+        lane="process", lasts=(0.2, 3.0), after=_AT_ONCE, signs=_only("refused"), brings=_only("closed")
+    ),
     # The reply of one statement does not come, which the server carried out, and the link is cut.
-    "lost reply: claim": Kind(
-        lane="process", lasts=_POINT, noticed_by=frozenset({"WaitingFailed", "error"}), cuts=False
-    ),
-    "lost reply: renew": Kind(
-        lane="process", lasts=_POINT, noticed_by=frozenset({"RenewFailed"}), after=2.0, cuts=False
-    ),
+    "lost reply: claim": Kind(lane="process", lasts=_POINT, signs=_only("closed: claim"), after=_AT_ONCE, cuts=False),
+    "lost reply: renew": Kind(lane="process", lasts=_POINT, signs=_only("closed: renew"), after=_AT_ONCE, cuts=False),
     # It is asked again: told after the reply was lost, of a tenure that the server had released before.
     "lost reply: release": Kind(
-        lane="process", lasts=_POINT, noticed_by=frozenset({"Released again", "ReleaseFailed"}), cuts=False
+        lane="process", lasts=_POINT, signs=_only("released again"), after=_AT_ONCE, cuts=False
     ),
-    "lost reply: commit": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"error"}), cuts=False),
-    # The server's sessions of one process.
-    "session stopped": Kind(lane="process", lasts=(0.2, 3.0), noticed_by=FAILED | {"Slow"}),
-    "session ended": Kind(lane="process", lasts=_POINT, noticed_by=FAILED, cuts=False),
+    "lost reply: commit": Kind(
+        lane="process", lasts=_POINT, signs=_only("closed: commit"), brings=_only("closed"), after=_AT_ONCE, cuts=False
+    ),
+    # The server's sessions of one process. One that stands still in a statement keeps its rows locked.
+    "session stopped": Kind(
+        lane="process",
+        lasts=(0.5, 3.0),
+        signs=_only("silent", "held up"),
+        brings=_SILENCE,
+        anywhere=_only("row locked"),
+    ),
+    "session ended": Kind(
+        lane="process",
+        lasts=_POINT,
+        signs=_only("ended by an administrator", "session broken"),
+        brings=_only("closed"),
+        after=_AT_ONCE,
+        cuts=False,
+    ),
     # The process itself. Stopped and blocked are told when it goes on; killed by whoever takes its keys over.
-    "process stopped": Kind(lane="process", lasts=(0.2, 4.0), noticed_by=LATE, loses=_HELD_UP),
-    "process killed": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Taken over"}), after=4.0, loses=()),
-    "loop blocked": Kind(lane="process", lasts=(0.2, 2.5), noticed_by=LATE, loses=_HELD_UP),
+    "process stopped": Kind(
+        lane="process",
+        lasts=(0.2, 4.0),
+        after=_AT_ONCE,
+        signs=_only("stood still", "stalled"),
+        brings=_STOOD_STILL,
+        loses=_HELD_UP,
+    ),
+    "process killed": Kind(lane="process", lasts=_POINT, signs=_only("dead one taken over"), after=4.0, loses=()),
+    "loop blocked": Kind(
+        lane="process",
+        lasts=(0.2, 2.5),
+        after=_AT_ONCE,
+        signs=_only("stood still", "stalled"),
+        brings=_STOOD_STILL,
+        loses=_HELD_UP,
+    ),
     # The copy of a lease in the child says that it is not held, and refuses its calls.
-    "forked": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Copy refused"}), loses=(), cuts=False),
-    "pool exhausted": Kind(lane="process", lasts=(0.3, 3.0), noticed_by=FAILED),
+    "forked": Kind(lane="process", lasts=_POINT, signs=_only("copy refused"), loses=(), cuts=False),
+    "pool exhausted": Kind(
+        lane="process", lasts=(0.3, 3.0), signs=_only("all connections in use"), brings=_only("no connection")
+    ),
     # A call of a lease is cancelled, and the cancellation comes out of it; replies are slow until it was, so that there
     # is time for it.
-    "cancelled: acquire": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled acquire"}), loses=()),
-    "cancelled: body": Kind(
-        lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled body"}), loses=(), cuts=False
+    "cancelled: acquire": Kind(
+        lane="process", lasts=_POINT, after=_AT_ONCE, signs=_only("cancelled: acquire"), brings=_SILENCE, loses=()
     ),
-    "cancelled: exit": Kind(lane="process", lasts=_POINT, noticed_by=frozenset({"Cancelled exit"}), loses=()),
-    # A row that is held at that time.
+    "cancelled: body": Kind(lane="process", lasts=_POINT, signs=_only("cancelled: body"), loses=(), cuts=False),
+    "cancelled: exit": Kind(
+        lane="process", lasts=_POINT, after=_AT_ONCE, signs=_only("cancelled: exit"), brings=_SILENCE, loses=()
+    ),
+    # A row that is held at that time: its renewal finds it locked, and somebody waits for its lock.
     "row locked": Kind(
         lane="rows",
         lasts=(0.2, 2.5),
-        noticed_by=frozenset({"RenewFailed", "ReleaseFailed", "Lost unreachable"}),
+        after=_AT_ONCE,
+        signs=_only("row locked", "waited for"),
+        brings=_only("waits for a row", "no connection", "overtaken"),
         scope="key",
     ),
-    # Operators. Pruned and advanced are answers to them; an advance is also heard of by whoever holds.
-    "revoked": Kind(
-        lane="operator", lasts=_POINT, noticed_by=frozenset({"Revoked"}), scope="key", loses=("revoked",), cuts=False
-    ),
+    # Operators.
+    "revoked": Kind(lane="operator", lasts=_POINT, signs=_only("revoked"), scope="key", loses=("revoked",), cuts=False),
     "revoked by force": Kind(
         lane="operator",
         lasts=_POINT,
-        noticed_by=frozenset({"Lost revoked", "Lost taken_over", "Lost expired", "Lost deleted"}),
+        signs=_only("cut off", "overtaken"),
         scope="key",
         loses=("revoked", "taken_over", "expired", "deleted"),
         cuts=False,
     ),
     "pruned": Kind(
-        lane="operator", lasts=_POINT, noticed_by=frozenset({"Pruned"}), scope="server", loses=(), cuts=False
+        lane="operator",
+        lasts=_POINT,
+        signs=_only("deleted"),
+        brings=_only("overtaken"),
+        scope="server",
+        loses=(),
+        cuts=False,
     ),
     "advanced": Kind(
         lane="fences",
         lasts=_POINT,
-        noticed_by=frozenset({"Lost taken_over"}),
+        signs=_only("fence moved"),
+        brings=_only("row locked", "waits for a row", "no connection"),
         scope="server",
         loses=("taken_over",),
         cuts=False,
     ),
     # The whole server: as after a crash; and every transaction read-only unless it says otherwise.
-    "server restarted": Kind(lane="server", lasts=_POINT, noticed_by=FAILED, scope="server"),
-    "server read-only": Kind(lane="server", lasts=(0.3, 2.5), noticed_by=FAILED, scope="server"),
+    "server restarted": Kind(
+        lane="server",
+        lasts=_POINT,
+        after=_AT_ONCE,
+        signs=_only("server not up", "closed"),
+        brings=_only("silent", "slow", "no connection"),
+        scope="server",
+    ),
+    "server read-only": Kind(lane="server", lasts=(0.3, 2.5), signs=_only("read-only"), scope="server"),
 }
 
 _PAUSES = {"process": 0.3, "rows": 0.4, "operator": 0.4, "fences": 5.0, "server": 5.0}

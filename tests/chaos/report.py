@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from tests.chaos.history import Fault, History, Notice, tenures
-from tests.chaos.kinds import KINDS
+from tests.chaos.history import History, tenures
+from tests.chaos.noticed import EARLY, tally
 from tests.chaos.rules import RULES, Broken, broken_rules, excused, free_at, lateness, was_forced
-
-EARLY = 0.05
-"""Seconds by which a notice may seem to come before what it tells of: two processes read the clock in turns."""
 
 WIDTH = 200
 LINES = 20
@@ -21,64 +17,6 @@ WORTH_TELLING = 0.1
 
 SHOWN = 3
 """How much of what broke one rule is told."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What became of one kind of fault: how often it was made, noticed, and followed by a loss."""
-
-    injected: int = 0
-    noticed: int = 0
-    lost: int = 0
-
-
-def tally(history: History) -> dict[str, Tally]:
-    """Count, for each kind, its faults, those that were noticed, and the losses after them; see `kinds`."""
-    notices = [*history.notices, *_released_again(history)]
-    counts = {name: Tally() for name in KINDS}
-    for fault in history.faults:
-        kind, count = KINDS[fault.kind], counts[fault.kind]
-        near = [notice for notice in notices if _concerns(notice, fault)]
-        count.injected += 1
-        count.noticed += any(
-            notice.name in kind.noticed_by and notice.at <= fault.ended + kind.after for notice in near
-        )
-        lost = {f"Lost {reason}" for reason in kind.loses}
-        count.lost += sum(notice.name in lost and notice.at <= fault.ended + history.ttl for notice in near)
-    return counts
-
-
-def _concerns(notice: Notice, fault: Fault) -> bool:
-    """Tell whether a notice comes after the beginning of a fault, and from where it may be noticed."""
-    if notice.at < fault.began - EARLY:
-        return False
-    match KINDS[fault.kind].scope:
-        case "process":
-            return notice.process == fault.process
-        case "key":
-            return notice.key == fault.key
-        case "server":
-            return True
-
-
-def _released_again(history: History) -> Iterator[Notice]:
-    """Yield the releases that the library told of after their reply was lost: the server had done them before."""
-    released = {
-        (tenure.key, tenure.holder): history.local(tenure.released_at)
-        for tenure in tenures(history.versions)
-        if tenure.released_at is not None
-    }
-    for fault in history.faults:
-        if fault.kind == "lost reply: release":
-            for notice in history.notices:
-                done = released.get((notice.key, notice.holder))
-                if notice.name == "Released" and done is not None and done < fault.began < notice.at:
-                    yield notice._replace(name="Released again")
-
-
-def unnoticed(history: History) -> list[str]:
-    """Return the kinds that a run has not made at all, or that nothing was told of."""
-    return [name for name, count in tally(history).items() if not count.noticed]
 
 
 def told_in_time(history: History) -> tuple[int, int]:

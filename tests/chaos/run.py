@@ -2,7 +2,8 @@
 
     python -m tests.chaos.run [--seconds 60] [--seed N] [--processes 6] [--keys 12] [--programs DIR]
 
-Fails, with the history of the key, where a rule was broken (see `rules`), or where nothing was told of a kind of fault.
+Fails, with the history of the key, where a rule was broken (see `rules`), or where no fault of some kind was noticed
+by its own sign (see `noticed`).
 The same seed makes the same faults, one after the other, in each lane; what they meet is the machine's.
 """
 
@@ -17,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncpg_lease.cli._server import EmbeddedServer
-from tests.chaos.report import stories, summary, unnoticed
+from tests.chaos.noticed import unnoticed
+from tests.chaos.report import stories, summary
 from tests.chaos.rules import broken_rules
 from tests.chaos.soak import run_soak
 from tests.support.databases import TEST_SETTINGS, Server

@@ -10,8 +10,8 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 import asyncpg
@@ -45,7 +45,7 @@ ALIVE = 0.25
 """Seconds from one sign of life to the next."""
 
 SLOW = 0.1
-"""A renewal that took so long was slow."""
+"""A claim, a renewal, or a write, that took so long was slow."""
 
 EXPECTED = (LeaseError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What may come out of a call while the server, the network and the pool have faults."""
@@ -140,8 +140,12 @@ class Worker:
         wait = choose.choice([0, 0.5, 2 * ttl])
         context = lease(self._table, key, ttl=ttl, wait=wait, label=f"{LABEL}{self._number}")
         self._harm.enter(turn, "acquire")
+        asked = time.monotonic()
         async with context as held:
             self._harm.enter(turn, "body")
+            took = time.monotonic() - asked
+            if wait == 0 and took >= SLOW:
+                emit(notice="Slow claim", key=key, holder=held.holder, detail=f"{took:.3f} s")
             try:
                 async with self._noted(held, ttl):
                     await self._work(held, lasts)
@@ -176,12 +180,17 @@ class Worker:
             await asyncio.sleep(self._random.uniform(0, 0.3))
 
     async def _write(self, held: Lease) -> None:
+        pause = self._random.choice([0, 0.05, 0.3])
         async with self._pool.acquire() as connection:
             try:
-                async with held.transaction(connection, idle_timeout=self._random.choice(["ttl", "ttl", "ttl", None])):
-                    await connection.execute(WRITE, held.key, held.fence, True)
-                    await asyncio.sleep(self._random.choice([0, 0.05, 0.3]))
-                    await connection.execute(WRITE, held.key, held.fence, True)
+                with _timed(held, connection.get_server_pid(), pause) as doing:
+                    async with held.transaction(
+                        connection, idle_timeout=self._random.choice(["ttl", "ttl", "ttl", None])
+                    ):
+                        await connection.execute(WRITE, held.key, held.fence, True)
+                        await asyncio.sleep(pause)
+                        await connection.execute(WRITE, held.key, held.fence, True)
+                        doing.append("at its end: ")
             except asyncio.CancelledError:
                 # A body that has been told to stop does not wait for a server that does not answer.
                 with suppress(asyncpg.InterfaceError):
@@ -201,6 +210,21 @@ class Worker:
             if error.sqlstate != STALE:
                 raise
             emit(refused="late", key=held.key)
+
+
+@contextmanager
+def _timed(held: Lease, session: int, pause: float) -> Iterator[list[str]]:
+    """Report a guarded write that the server or the network held up, or broke; yield where to say how far it is."""
+    doing, began = [f"session {session} "], time.monotonic()
+    try:
+        yield doing
+    except EXPECTED as error:
+        emit(notice="Write failed", key=held.key, holder=held.holder, detail=f"{''.join(doing)}{error!r}"[:300])
+        raise
+    finally:
+        took = time.monotonic() - began - pause
+        if took >= SLOW:
+            emit(notice="Slow write", key=held.key, holder=held.holder, detail=f"{took:.3f} s, session {session}")
 
 
 def tell(event: Event) -> None:
