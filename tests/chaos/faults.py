@@ -117,7 +117,9 @@ class OnProcess:
         proxy.delay_replies = proxy.delay_requests = 0.0
         return time.monotonic()
 
-    async def _reset(self) -> float:
+    async def _reset(self) -> float | None:
+        if not await self._sessions():
+            return None
         self._place.proxy.reset_links()
         return time.monotonic()
 

@@ -82,7 +82,7 @@ KINDS = {
     "session stopped": Kind(
         lane="process",
         lasts=(0.5, 3.0),
-        signs=_only("silent", "held up"),
+        signs=_only("session held up"),
         brings=_SILENCE,
         anywhere=_only("row locked"),
     ),

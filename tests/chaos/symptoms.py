@@ -74,6 +74,7 @@ SYMPTOMS: Mapping[str, Symptom] = {
     # What took long, and answers that did not come at all.
     "silent": _told(*FAILED, saying=SILENT),
     "held up": _held_up,
+    "session held up": lambda notice, fault: notice.name == "Slow write" and _held_up(notice, fault),
     "as slow": lambda notice, fault: (
         notice.name in SLOW and seconds(notice) >= float(fault.detail) and notice.at - seconds(notice) <= fault.ended
     ),

@@ -126,6 +126,7 @@ def test_row_that_a_stopped_session_may_keep_locked_is_no_sign_of_a_lock(elsewhe
         (FROZEN, {"name": "Slow", "detail": "0.2 s"}),
         ("slow replies", {"detail": "0.299 s"}),
         ("session stopped", {"detail": "0.301 s, session 43"}),
+        ("session stopped", {"name": "Slow", "detail": "0.301 s"}),
         ("session stopped", {"detail": "0.15 s, session 41"}),
         ("session ended", {"name": "Write failed", "detail": f"session 43 {CLOSED}"}),
         ("process stopped", {"detail": "blocked for 0.09 s"}),
