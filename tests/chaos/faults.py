@@ -206,9 +206,15 @@ class OnProcess:
         after = planned.chance if phase == "body" else delay * planned.chance
         if phase != "body":
             proxy.delay_replies = delay
-        at = await self._place.order("cancel", phase=phase, seconds=after)
-        proxy.delay_replies = 0.0
-        return at
+        met = asyncio.ensure_future(self._place.order("cancel", phase=phase, seconds=after))
+        try:
+            while not (await asyncio.wait([met], timeout=SOON))[0]:
+                # Replies that are too slow cost leases, and the exit of a lost one waits for nothing.
+                proxy.delay_replies /= 2
+            return met.result()
+        finally:
+            met.cancel()
+            proxy.delay_replies = 0.0
 
 
 class OnServer:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import time
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import asyncpg
 
@@ -58,7 +57,7 @@ class Selfharm:
                 case {"do": "cancel", "order": int(order), "phase": str(phase), "seconds": float(seconds)}:
                     self._orders[phase].append((order, seconds))
                 case {"do": "explain", "kind": kind}:
-                    emit(wrong=f"{kind}: not met", detail=stacks())
+                    emit(wrong=f"{kind}: not met", detail=f"{self._pool.get_idle_size()} idle {stacks()}")
                 case _:
                     break
         for task in self._tasks:
@@ -116,11 +115,17 @@ class Selfharm:
 
 
 def stacks() -> str:
-    """Return where each task of this process stands."""
-    told = io.StringIO()
+    """Return where each task of this process stands: all that it awaits, and not its outermost call alone."""
+    told = []
     for task in asyncio.all_tasks():
-        task.print_stack(limit=4, file=told)
-    return told.getvalue()
+        told.append(f"{task.get_name()}:")
+        awaited: Any = task.get_coro()
+        while awaited is not None:
+            if (frame := getattr(awaited, "cr_frame", None)) is not None:
+                told.append(f" {frame.f_code.co_name} {frame.f_code.co_filename}:{frame.f_lineno}")
+            awaited = getattr(awaited, "cr_await", None)
+        told.append("\n")
+    return "".join(told)
 
 
 def use_copy(held: Lease) -> None:
