@@ -113,9 +113,14 @@ class Holding:
         )
 
     @property
+    def is_inside(self) -> bool:
+        """Whether the block was entered and not left yet."""
+        return self.state is State.ENTERED
+
+    @property
     def unwind_by(self) -> float | None:
         """When the server may let others in, where the body has to be over by then."""
-        return self._heartbeat.trust.trusted_until if self.gone and self.state is State.ENTERED else None
+        return self._heartbeat.trust.trusted_until if self.gone and self.is_inside else None
 
     def raise_if_lost(self) -> None:
         """Raise why the body has to stop, also where no timer could report it yet."""

@@ -277,7 +277,7 @@ class Lease:
         """
         self._holding.enter()
         # Without those that were left in another context, which could not take them out of this one.
-        _entered.set((self, *(held for held in _entered.get() if held._holding.state is State.ENTERED)))  # noqa: SLF001
+        _entered.set((self, *(held for held in _entered.get() if held._holding.is_inside)))  # noqa: SLF001
         return self
 
     async def __aexit__(

@@ -14,13 +14,18 @@ class Surrounding(Protocol):
     """A lease whose block is round the code that runs."""
 
     @property
+    def is_inside(self) -> bool:
+        """Whether its block was entered and not left yet."""
+
+    @property
     def unwind_by(self) -> float | None:
         """When the server may let others in, by `local_time`; None unless the lease is lost, and not left yet."""
 
 
 def go_into(lease: Surrounding) -> None:
     """Take note that this context is inside a lease's block now."""
-    _around.set((lease, *_around.get()))
+    # Without those that were left in another context, which could not take them out of this one.
+    _around.set((lease, *(each for each in _around.get() if each.is_inside)))
 
 
 def come_out_of(lease: Surrounding) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextvars import copy_context
+from weakref import ref
 
 import pytest
 
 from asyncpg_lease import LeaseTable, acquire, current_lease, lease
+from tests.support.leasing import until
 from tests.support.observe import Observer
 
 
@@ -62,6 +65,16 @@ async def test_current_lease_of_a_block_left_in_another_context_is_gone(table: L
     await asyncio.get_running_loop().create_task(context.__aexit__(None, None, None), context=copy_context())
     with pytest.raises(LookupError):
         current_lease()
+
+
+async def test_leases_left_in_another_context_are_kept_by_nobody(table: LeaseTable) -> None:
+    """A context that enters one lease after the other, and leaves none itself, keeps the last one alone."""
+    left = []
+    for number in range(3):
+        context = lease(table, f"key {number}")
+        left.append(ref((await context.__aenter__())._holding))
+        await asyncio.get_running_loop().create_task(context.__aexit__(None, None, None), context=copy_context())
+    await until(lambda: not gc.collect() and [held() is not None for held in left] == [False, False, True])
 
 
 async def test_current_lease_that_is_lost_is_still_the_current_one(table: LeaseTable, observe: Observer) -> None:
