@@ -17,7 +17,7 @@ class Body:
     what others asked of the task meanwhile stays asked.
     """
 
-    __slots__ = ("_asked", "_before", "_ended", "_task")
+    __slots__ = ("_asked", "_before", "_ended", "_said", "_task")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -28,6 +28,7 @@ class Body:
         self._task = ref(task)
         self._before = task.cancelling()
         self._asked = 0
+        self._said: set[str] = set()
         self._ended = False
 
     def __repr__(self) -> str:
@@ -39,13 +40,20 @@ class Body:
         task = self._task()
         if not self._ended and task is not None and task.cancel(message):
             self._asked += 1
+            self._said.add(message)
+
+    def has_asked(self, error: asyncio.CancelledError) -> bool:
+        """Tell whether it was a request of this one's that came as this error."""
+        return bool(error.args) and error.args[0] in self._said
 
     def end(self) -> None:
         """Take note that the body has ended: nothing is to be cancelled any more."""
         self._ended = True
 
-    async def settle(self) -> tuple[bool, asyncio.CancelledError | None]:
+    async def settle(self, *, shielded: bool) -> tuple[bool, asyncio.CancelledError | None]:
         """Take the requests back, and with them a cancellation that the body never met.
+
+        Shielded, where a scope of anyio's has nothing to deliver: another error than a cancellation comes out.
 
         Returns:
             Whether others ask for this task's cancellation as well, and a cancellation that came just now.
@@ -58,7 +66,7 @@ class Body:
         if own and self._asked:
             # A request that the body never met would come out of the next await after the block. A body that ends
             # cancelled need not have met it: it may have awaited what somebody else had cancelled.
-            pending = await wait_turn()
+            pending = await wait_turn(shielded=shielded)
         self.abandon()
         return task is None or not own or task.cancelling() > self._before, pending
 

@@ -172,12 +172,11 @@ class Heartbeat:
             pause = min(2 * pause, MAX_PAUSE)
 
     def _take_note(self, renewal: Renewal) -> None:
-        # An answer that comes after the deadline is too late: whoever has looked meanwhile was told that it is over.
-        if self._over or self.check_deadline(local_time()):
-            return
         row = renewal.row
         if row.outcome == "lost":
             self.report_loss(row.holder, row.fence, revoked=row.revoked)
+        # An answer that comes after the deadline is too late: whoever has looked meanwhile was told that it is over.
+        if self._over or self.check_deadline(local_time()):
             return
         if row.outcome == "renewed":
             self._extend(renewal)

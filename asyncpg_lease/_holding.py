@@ -120,7 +120,8 @@ class Holding:
     @property
     def unwind_by(self) -> float | None:
         """When the server may let others in, where the body has to be over by then."""
-        return self._heartbeat.trust.trusted_until if self.gone and self.is_inside else None
+        own = self.gone and self.is_inside and self.process == os.getpid()
+        return self._heartbeat.trust.trusted_until if own else None
 
     def raise_if_lost(self) -> None:
         """Raise why the body has to stop, also where no timer could report it yet."""
@@ -215,13 +216,14 @@ class Holding:
             self._stop()
             return
         cancelled = await self.release()
-        others, pending = await body.settle()
+        failed = error is not None and not isinstance(error, asyncio.CancelledError)
+        others, pending = await body.settle(shielded=failed)
         cancelled = cancelled or pending
         if isinstance(error, asyncio.CancelledError):
             if others:
                 # The loop may be closing, and a worker that hands a connection back would be cut off.
                 await wait_shielded(self.store.connections.finishing(), HAND_BACK_WAIT)
-                if pending is not None:
+                if pending is not None and not body.has_asked(pending):
                     # The body may have met this library's request alone; anyio's scopes know their own by its words.
                     raise pending
                 return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from asyncpg_lease._clock import local_time
 from asyncpg_lease._driver import ask_again
 from asyncpg_lease._rows import LeaseInfo, RevocationOutcome, revocation_row
 from asyncpg_lease.errors import LeaseTableError
@@ -88,13 +89,13 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
         raise LeaseTableError(store.name.quoted, problem)
 
     revocation: Revocation | None = None
-    left = LOCK_TRIES
+    left, until = LOCK_TRIES, local_time() + limit
     while revocation is None:
         left -= 1
         try:
-            revocation = await store.connections.run(f"the revocation of {key!r}", work, limit)
+            revocation = await store.connections.run(f"the revocation of {key!r}", work, until - local_time())
         except asyncpg.LockNotAvailableError as error:
-            if not left:
+            if not left or local_time() >= until:
                 msg = f"another session has the row of lease {key!r} locked: nothing was changed, try again later"
                 raise TimeoutError(msg) from error
     level = logging.WARNING if revocation.outcome == "expired" else logging.INFO

@@ -133,10 +133,10 @@ async def wait_shielded(waits: Sequence[asyncio.Future[Any]], limit: float) -> a
     until = _until(limit)
     cancelled = await _wait(waits, until)
     if cancelled is not None:
-        # Whoever cancels has its reason, and what is waited for goes on by itself.
-        until = min(until, _until(CANCELLED_LIMIT))
         with anyio.CancelScope(shield=True):
-            while local_time() < until and not all(wait.done() for wait in waits):
+            # Whoever cancels has its reason, and what is waited for goes on by itself.
+            while local_time() < (until := min(until, _until(CANCELLED_LIMIT))) and not all(w.done() for w in waits):
+                # It ends with each cancellation: the next one may be a loss, and leave less time.
                 await _wait(waits, until)
     return cancelled
 
@@ -171,13 +171,14 @@ async def _wait(waits: Sequence[asyncio.Future[Any]], until: float) -> asyncio.C
     return None
 
 
-async def wait_turn() -> asyncio.CancelledError | None:
+async def wait_turn(*, shielded: bool) -> asyncio.CancelledError | None:
     """Wait one turn of the event loop; return the cancellation that was waiting to be delivered.
 
-    Not shielded: a scope of anyio's that is cancelled delivers its own at every await.
+    A scope of anyio's that is cancelled delivers its own at every await, unless shielded.
     """
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError as error:
-        return error
+    with anyio.CancelScope(shield=shielded):
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            return error
     return None

@@ -9,6 +9,9 @@ from asyncpg_lease._clock import local_time
 
 __all__ = ["Surrounding", "come_out_of", "go_into", "time_to_unwind"]
 
+OVERDUE = 0.8
+"""Seconds that whoever is late is given: of a server that answers, a rollback or a release takes less."""
+
 
 class Surrounding(Protocol):
     """A lease whose block is round the code that runs."""
@@ -37,9 +40,13 @@ def time_to_unwind() -> float | None:
     """Return for how many seconds at most what runs in this context may still do so.
 
     Until then the server keeps everybody else out of each of the leases round it that are lost; None where none is.
+    Whoever works on after that, as a body may that is only flagged, has a little time all the same.
     """
     ends = [end for lease in _around.get() if (end := lease.unwind_by) is not None]
-    return max(min(ends) - local_time(), 0.0) if ends else None
+    if not ends:
+        return None
+    left = min(ends) - local_time()
+    return left if left > 0 else OVERDUE
 
 
 _around: ContextVar[tuple[Surrounding, ...]] = ContextVar("asyncpg_lease.around", default=())

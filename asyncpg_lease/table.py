@@ -158,11 +158,11 @@ class LeaseTable:
     async def revoke(self, key: str, *, fence: int | None = None, force: bool = False) -> Revocation:
         """Have a key given up, so that another replica can have it; without two working at once.
 
-        The holder learns of it by its next renewal, within its `heartbeat`: its body is cancelled, or flagged, and
-        renewals go on until it has ended, so that nobody starts before that. Then the lease is released, and this
-        replica lets others go first. A body that has not ended after the lease's `drain` is an error in its log, and
-        the lease is given up and runs out. Where several handles share the tenure, by an explicit holder, the one that
-        began it releases it, whether the others have ended or not; nobody joins it any more.
+        The holder learns of it by its next renewal, within its `heartbeat` and a twentieth of its ttl: its body is
+        cancelled, or flagged, and renewals go on until it has ended, so that nobody starts before that. Then the lease
+        is released, and this replica lets others go first. A body that has not ended after the lease's `drain` is an
+        error in its log, and the lease is given up and runs out. Where several handles share the tenure, by an explicit
+        holder, the one that began it releases it, whether the others have ended or not; nobody joins it any more.
 
         By force the row runs out at once, resting or not, and whoever waits starts. The body that still runs finds
         out by its next renewal, at the latest when its trust ends: until then two may work, unless what they write is

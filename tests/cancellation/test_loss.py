@@ -211,6 +211,41 @@ async def test_scope_that_is_cancelled_while_the_body_unwinds_catches_its_own(
     await assert_clean()
 
 
+async def test_error_of_the_body_comes_out_of_a_lost_lease_in_a_cancelled_scope(
+    table: LeaseTable, observe: Observer
+) -> None:
+    """An exception of the body's own is heard, and not put aside for a cancellation of anyio's that came meanwhile."""
+    error = RuntimeError("mine")
+    with pytest.raises(RuntimeError, match="mine"), anyio.CancelScope() as scope:
+        async with lease(table, KEY, ttl=30) as held:
+            try:
+                await sleep_and_lose(held, observe)
+            except asyncio.CancelledError:
+                scope.cancel()
+                raise error from None
+    await assert_clean()
+
+
+@pytest.mark.usefixtures("observe")
+async def test_users_cancellation_comes_out_as_it_was_asked_for_beside_a_loss(table: LeaseTable) -> None:
+    """A loss that the clean-up itself meets leaves the cancellation that began it as it is."""
+    entered = asyncio.Event()
+
+    async def job() -> None:
+        async with lease(table, KEY, ttl=0.3) as held:
+            entered.set()
+            try:
+                await asyncio.sleep(10)
+            finally:
+                stall(held)
+
+    task = asyncio.create_task(job())
+    await entered.wait()
+    task.cancel("shutdown")
+    with pytest.raises(asyncio.CancelledError, match="shutdown"):
+        await task
+
+
 async def test_loss_in_a_task_group_cancels_its_tasks(table: LeaseTable, observe: Observer) -> None:
     """A TaskGroup inside the body is torn down by the loss, and its LeaseLostError is no group."""
     cancelled: list[str] = []

@@ -89,7 +89,7 @@ async def roll_back(scene: Scene) -> None:
 
 
 async def use_a_connection(scene: Scene) -> None:
-    """Use one of the pool's, taken so that the driver gives it back in time."""
+    """Use one of the pool's, taken so that the driver gives it back in time: what the documentation tells people to."""
     with suppress(TimeoutError):
         async with scene.pool.acquire(timeout=GRACE / 4) as connection:
             scene.proxy.freeze()
@@ -131,6 +131,47 @@ async def test_body_that_waits_for_the_library_when_it_is_told_is_over_before_ot
         assert caught.value.reason == "unreachable"
     assert len(bodies.all) == 2
     assert not bodies.overlapping()
+
+
+@pytest.mark.parametrize("body", [be_leaving_one, release_another])
+async def test_body_that_was_cancelled_just_before_its_loss_is_over_before_others_start(
+    scene: Scene, dsn: str, body: Callable[[Scene], Awaitable[None]]
+) -> None:
+    """A wait that a cancellation has cut to half a second is cut to less by the loss that comes meanwhile."""
+    bodies, outer_ttl = Bodies(), TTL / 2
+    entered = asyncio.Event()
+
+    async def work() -> None:
+        async with lease(scene.pool, KEY, ttl=outer_ttl) as held:
+            entered.set()
+            asyncio.get_running_loop().call_later(held.remaining - outer_ttl / 10 - 0.05, task.cancel)
+            with bodies.running("holder"):
+                await body(scene)
+
+    async with rival_after(scene, dsn, bodies) as started:
+        task = asyncio.create_task(work())
+        await entered.wait()
+        started.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+    assert len(bodies.all) == 2
+    assert not bodies.overlapping()
+
+
+async def test_body_that_works_on_after_its_loss_has_its_other_leases_as_ever(scene: Scene) -> None:
+    """A flagged body may go on: its transactions are rolled back, and its releases waited for."""
+    error = ValueError("mine")
+    async with lease(scene.pool, KEY, ttl=0.6, on_lost="flag") as lost:
+        await scene.observe.expire(KEY)
+        await lost.wait_lost()
+        await asyncio.sleep(lost.remaining + 0.7)
+        async with scene.pool.acquire() as connection:
+            async with lease(scene.pool, "inner", ttl=60) as inner:
+                with pytest.raises(ValueError, match="mine"):
+                    async with inner.transaction(connection):
+                        raise error
+                assert not connection.is_closed()
+            assert await scene.observe.is_free("inner")
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ async def test_body_cancelled_twice_takes_back_one_request(pool: object) -> None
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(10)
         body.end()
-        others, pending = await body.settle()
+        others, pending = await body.settle(shielded=False)
         assert pending is None
         return others, here().cancelling()
 
@@ -46,7 +46,7 @@ async def test_body_that_has_ended_is_not_cancelled() -> None:
     body.end()
     body.cancel("too late")
     await spin(2)
-    assert await body.settle() == (False, None)
+    assert await body.settle(shielded=False) == (False, None)
     assert here().cancelling() == 0
 
 
@@ -55,7 +55,7 @@ async def test_body_whose_request_was_not_delivered_is_flushed() -> None:
     body = Body()
     body.cancel("lost")
     body.end()
-    others, pending = await body.settle()
+    others, pending = await body.settle(shielded=False)
     assert not others
     assert isinstance(pending, asyncio.CancelledError)
     await asyncio.sleep(0)
@@ -128,16 +128,16 @@ async def test_wait_shielded_waits_for_all() -> None:
 
 async def test_wait_turn_returns_the_cancellation_that_was_waiting() -> None:
     """A turn of the loop, and whatever was to be delivered in it; anyio's repeated cancellation stays out."""
-    assert await wait_turn() is None
+    assert await wait_turn(shielded=True) is None
 
     async def work() -> bool:
         here().cancel()
-        return await wait_turn() is not None
+        return await wait_turn(shielded=True) is not None
 
     assert await asyncio.create_task(work())
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await wait_turn()
+        await wait_turn(shielded=True)
 
 
 async def test_owner_keeps_its_tasks_until_they_end() -> None:
