@@ -78,7 +78,7 @@ async def test_exit_after_a_loss_by_the_deadline_needs_no_database(
 async def test_error_of_the_database_is_the_cause_of_the_loss(table: LeaseTable, observe: Observer) -> None:
     """A loss by the deadline has the last error of the renewals as its cause."""
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.6):
+        async with lease(table, KEY, ttl=2):
             await observe.connection.execute("ALTER TABLE lease RENAME TO elsewhere")
             await asyncio.sleep(10)
     assert caught.value.reason == "unreachable"
