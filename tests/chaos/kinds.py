@@ -58,6 +58,19 @@ def _only(*symptoms: str) -> frozenset[str]:
 _SILENCE = _only("silent", "slow", "no connection", "overtaken")
 _STOOD_STILL = _only("silent", "slow", "no connection", "closed", "overtaken")
 
+
+def _standing_still(shortest: float, longest: float) -> Kind:
+    """Return the kind of a process, or its loop, that does nothing for a while."""
+    return Kind(
+        lane="process",
+        lasts=(shortest, longest),
+        after=_AT_ONCE,
+        signs=_only("stood still", "stalled"),
+        brings=_STOOD_STILL,
+        loses=_HELD_UP,
+    )
+
+
 KINDS = {
     # The network of one process. Frozen: nothing comes through either way, new links included.
     "frozen network": Kind(lane="process", lasts=(0.2, 3.0), signs=_only("silent", "held up"), brings=_SILENCE),
@@ -95,23 +108,9 @@ KINDS = {
         cuts=False,
     ),
     # The process itself. Stopped and blocked are told when it goes on; killed by whoever takes its keys over.
-    "process stopped": Kind(
-        lane="process",
-        lasts=(0.2, 4.0),
-        after=_AT_ONCE,
-        signs=_only("stood still", "stalled"),
-        brings=_STOOD_STILL,
-        loses=_HELD_UP,
-    ),
+    "process stopped": _standing_still(0.2, 4.0),
     "process killed": Kind(lane="process", lasts=_POINT, signs=_only("dead one taken over"), after=4.0, loses=()),
-    "loop blocked": Kind(
-        lane="process",
-        lasts=(0.2, 2.5),
-        after=_AT_ONCE,
-        signs=_only("stood still", "stalled"),
-        brings=_STOOD_STILL,
-        loses=_HELD_UP,
-    ),
+    "loop blocked": _standing_still(0.2, 2.5),
     # The copy of a lease in the child says that it is not held, and refuses its calls.
     "forked": Kind(lane="process", lasts=_POINT, signs=_only("copy refused"), loses=(), cuts=False),
     "pool exhausted": Kind(

@@ -157,15 +157,15 @@ async def test_cancelled_claim_of_a_server_process_that_stands_still_is_given_ba
 
 
 async def test_claim_that_arrives_after_its_give_back_is_given_back_again(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, proxy: Proxy, observe: Observer
 ) -> None:
     """A claim that comes late to a server whose answer was not waited for any more keeps nobody out."""
-    monkeypatch.setattr("asyncpg_lease._jobs.MAX_STINT", 0.3)
     stage = await Stage.make(make_pool, proxy, observe)
     claims, releases = proxy.count(CLAIM), proxy.count(RELEASE)
     # Of this request alone: what was sent stays on its way, and what comes after it on another link is quick.
-    proxy.delay_requests = 1.5
-    claiming = asyncio.create_task(acquire(stage.pool, KEY, ttl=60))
+    proxy.delay_requests = 4.5
+    # Given up after 3 s.
+    claiming = asyncio.create_task(acquire(stage.pool, KEY, ttl=30))
     await proxy.wait_for(CLAIM, count=claims + 1)
     proxy.delay_requests = 0
     with pytest.raises(TimeoutError, match="the statement was given up"):
@@ -179,10 +179,9 @@ async def test_claim_that_arrives_after_its_give_back_is_given_back_again(
 
 
 async def test_cancelled_claim_without_an_answer_keeps_its_connection_no_longer_for_a_long_ttl(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, proxy: Proxy, observe: Observer
 ) -> None:
     """With a long ttl a claim may go unanswered for 15 s; one that nobody waits for has the 3 s of any other."""
-    monkeypatch.setattr("asyncpg_lease._claims.MIN_STINT", 0.5)
     stage = await Stage.make(make_pool, proxy, observe, connections=1)
     claims = proxy.count(CLAIM)
     proxy.delay_requests = NEVER
