@@ -20,7 +20,7 @@ import pytest
 from blockbuster import BlockBuster
 
 from asyncpg_lease import LeaseTable
-from asyncpg_lease.cli._server import EmbeddedServer
+from asyncpg_lease.testing.server import EmbeddedServer
 from tests.support.bodies import Bodies
 from tests.support.databases import TEST_SETTINGS, Server
 from tests.support.leftovers import close_pool, expect_no_tasks
@@ -56,7 +56,7 @@ class MakePool(Protocol):
 @pytest.fixture(scope="session", autouse=True)
 def no_blocking() -> Iterator[None]:
     """Make every blocking call of the library's in an event loop an error; the CLI may block."""
-    buster = BlockBuster("asyncpg_lease", excluded_modules=["asyncpg_lease.cli"])
+    buster = BlockBuster("asyncpg_lease", excluded_modules=["asyncpg_lease.cli", "asyncpg_lease.testing"])
     for function in buster.functions.values():
         # asyncpg looks for certificates and passwords in files whenever it connects.
         function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_arguments")

@@ -30,7 +30,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from xml.etree import ElementTree as ET
 
-from asyncpg_lease.cli._server import EmbeddedServer
+from asyncpg_lease.testing.server import EmbeddedServer
 from tests.broken.child import context, run
 from tests.support.databases import TEST_SETTINGS
 

@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import cli
-from asyncpg_lease.cli._server import EmbeddedServer
+from asyncpg_lease.testing.server import EmbeddedServer
 
 if sys.platform == "win32":
     collect_ignore_glob = ["test_*.py"]  # The demo is for POSIX, and these tests are about its signals.

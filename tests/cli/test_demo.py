@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncpg_lease.cli._server import EmbeddedServer
+from asyncpg_lease.testing.server import EmbeddedServer
 from tests.cli.conftest import Program, Scratch, Unprivileged, demo_schemas
 
 _RULES = (

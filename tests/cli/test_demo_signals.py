@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncpg_lease.cli._server import EmbeddedServer
+from asyncpg_lease.testing.server import EmbeddedServer
 from tests.cli.conftest import Program, Scratch, demo_schemas, wait_until
 
 

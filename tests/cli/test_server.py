@@ -11,12 +11,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from asyncpg_lease.cli._server import EmbeddedServer, EmbeddedServerError, _find_programs
+from asyncpg_lease.testing.server import EmbeddedServer, EmbeddedServerError, find_programs
 from tests.cli.conftest import Program, Scratch, Unprivileged
 
 _SERVE = """
 import sys
-from asyncpg_lease.cli._server import EmbeddedServer
+from asyncpg_lease.testing.server import EmbeddedServer
 with EmbeddedServer() as server:
     print(server.dsn, flush=True)
     sys.stdin.read()
@@ -151,7 +151,7 @@ def test_server_of_root_runs_a_copy_of_programs_that_only_root_reaches(
     scratch: Scratch, mode: int, *, copied: bool
 ) -> None:
     """Programs that others can reach run where they are, as Debian's must; others run from a copy."""
-    wheel = _find_programs()
+    wheel = find_programs()
     package = wheel.parents[1]
     home = scratch.folder / "home"
     for part in (package, package.with_name(f"{package.name}.libs")):

@@ -10,7 +10,7 @@ import pytest
 from testcontainers.community.postgres import PostgresContainer
 
 from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
-from asyncpg_lease.cli._keeper import _free_port
+from asyncpg_lease.testing._keeper import _free_port
 from tests.conftest import MakePool
 from tests.containers import IMAGE_VARIABLE
 from tests.containers.engine import dsn_of, postgres

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from asyncpg_lease.cli._server import _find_programs
+from asyncpg_lease.testing.server import find_programs
 from tests.support.cluster_keeper import CLOCK
 from tests.support.databases import Server
 
@@ -87,7 +87,7 @@ class Cluster:
     """
 
     def __init__(self, programs: Path | None, library: str | None = None) -> None:
-        self._programs = _find_programs() if programs is None else programs
+        self._programs = find_programs() if programs is None else programs
         if shutil.which("pg_basebackup", path=self._programs) is None:
             message = f"there is no pg_basebackup in {self._programs} to make a standby with"
             raise unittest.SkipTest(message)

@@ -1,6 +1,6 @@
 """The process that keeps the nodes of a `Cluster`, and takes them away when its own stdin ends.
 
-A server of one node is what `asyncpg_lease.cli._keeper` keeps; here are several, which are copied from each other,
+A server of one node is what `asyncpg_lease.testing._keeper` keeps; here are several, which are copied from each other,
 promoted and stopped, and whose clocks libfaketime can turn. On stdin comes a request a line, `{"do": .., "node": ..}`;
 on stdout goes `{"dsn": .., "folder": ..}` of that node, or `{"error": ..}`.
 """

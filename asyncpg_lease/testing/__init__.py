@@ -1,0 +1,1 @@
+"""Helpers for programs that are tested or shown with leases."""
