@@ -29,9 +29,10 @@ from tests.support.pgbouncer import PgBouncer
 from tests.support.processes import Spawn, spawning
 from tests.support.proxy import Proxy
 from tests.support.runs import NOTES
+from tests.support.travel import Travel, come_back, travelling
 from tests.support.typing import Pool
 
-pytest_plugins = ["pytester", "tests.support.options", "tests.support.summary"]
+pytest_plugins = ["pytester", "tests.support.options", "tests.support.rings", "tests.support.summary"]
 
 # A shell's background job (`nox &` in a script) starts with SIGINT ignored, and one under nohup with SIGHUP, which
 # children inherit through exec; Python leaves it so, and neither would reach the processes that the tests interrupt.
@@ -66,13 +67,15 @@ def no_blocking() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(request: pytest.FixtureRequest) -> None:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves one of the library's tasks behind, and note the kind of loop that it ran on.
 
     A test that is no coroutine has no loop: pytest-asyncio would make one for it, always of asyncio's own kind.
     """
     if inspect.iscoroutinefunction(request.function):
         request.getfixturevalue("no_task_left")
+    yield
+    come_back()
 
 
 @pytest.fixture
@@ -110,6 +113,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
             found = Server.at(embedded.dsn, label or "embedded")
             found.make_connecting_cheap()
         request.config.stash[NOTES].servers.add(f"{found.label} {found.major}")
+        stack.callback(found.drop_databases)
         yield found
 
 
@@ -186,6 +190,13 @@ async def proxy(dsn: str, make_pool: MakePool) -> AsyncIterator[Proxy]:  # noqa:
     """
     async with Proxy(dsn) as proxy:
         yield proxy
+
+
+@pytest.fixture
+async def travel(dsn: str) -> AsyncIterator[Travel]:
+    """Let time pass without waiting for it: for the event loop, for the library, and for the rows."""
+    async with travelling(dsn) as travel:
+        yield travel
 
 
 @pytest.fixture

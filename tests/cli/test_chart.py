@@ -5,11 +5,8 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
-from asyncpg_lease.cli._chart import Chart
-from asyncpg_lease.cli._glyphs import ASCII, UNICODE, Glyphs, choose_glyphs
-from asyncpg_lease.cli._timeline import lay_out
-from asyncpg_lease.cli._verdict import Records
 from tests.cli.test_timeline import RUN, seconds
+from tests.support.inside import ASCII, UNICODE, Chart, Glyphs, Records, choose_glyphs, lay_out
 
 _WORDS = ("hand-over", "kill -9", "pause", "resumed", "restart", "released", "ran out", "lost", "refused")
 

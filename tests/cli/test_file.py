@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncpg_lease.cli._file import check_writable, write_whole
 from tests.cli.conftest import Program, Scratch
+from tests.support.inside import check_writable, write_whole
 
 
 def test_file_that_is_there_is_replaced_whole(tmp_path: Path) -> None:

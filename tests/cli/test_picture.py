@@ -6,9 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
-from asyncpg_lease.cli._picture import draw_picture
-from asyncpg_lease.cli._verdict import FaultKind, Outcome, Records, judge
 from tests.cli.test_timeline import RUN
+from tests.support.inside import FaultKind, Outcome, Records, draw_picture, judge
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _WIDTH = 960

@@ -11,12 +11,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from asyncpg_lease.cli._glyphs import UNICODE
-from asyncpg_lease.cli._narrator import Lines
-from asyncpg_lease.cli._screen import Screen, choose_narrator
-from asyncpg_lease.cli._view import View
 from tests.cli.conftest import Scratch
 from tests.cli.terminal import Terminal
+from tests.support.inside import UNICODE, Lines, Screen, View, choose_narrator
 
 
 @pytest.fixture

@@ -6,9 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from asyncpg_lease.cli._crew import Event
-from asyncpg_lease.cli._story import Story
-from asyncpg_lease.cli._verdict import Fault, FaultKind
+from tests.support.inside import Event, Fault, FaultKind, Story
 
 _RESUMED = datetime(2026, 1, 1, tzinfo=UTC)
 

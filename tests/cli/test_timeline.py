@@ -5,11 +5,10 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-from asyncpg_lease.cli._timeline import Ending, Scale, caption, lay_out, spread
-from asyncpg_lease.cli._verdict import Attempt, Fault, FaultKind, Records, Release
 from tests.cli.test_verdict import GOOD
 from tests.support.examples import given
 from tests.support.examples import strategies as st
+from tests.support.inside import Attempt, Ending, Fault, FaultKind, Records, Release, Scale, caption, lay_out, spread
 
 BEGUN = GOOD.tenures[0].acquired_at
 LABELS = st.lists(st.tuples(st.floats(0, 80), st.integers(1, 12)), max_size=8).map(sorted)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from asyncpg_lease.cli._verdict import Attempt, Fault, FaultKind, Records, Tenure, judge
+from tests.support.inside import Attempt, DemoTenure, Fault, FaultKind, Records, judge
 
 _TTL = 2.0
 
@@ -19,8 +19,8 @@ def _attempt(seconds: float, worker: str, fence: int, position: int | None) -> A
     return Attempt(worker, fence, _at(seconds), position)
 
 
-def _tenure(fence: int, worker: str, begin: float, last_renewal: float, *, released: bool = False) -> Tenure:
-    return Tenure(worker, fence, _at(begin), _at(last_renewal + _TTL), released)
+def _tenure(fence: int, worker: str, begin: float, last_renewal: float, *, released: bool = False) -> DemoTenure:
+    return DemoTenure(worker, fence, _at(begin), _at(last_renewal + _TTL), released)
 
 
 # One second of work for each holder; A hands over to B, B is killed, C is paused, A sees the restart.
@@ -56,7 +56,7 @@ def _with_attempts(*more: Attempt) -> Records:
     return replace(GOOD, attempts=[*GOOD.attempts, *more])
 
 
-def _with_tenure(index: int, tenure: Tenure) -> Records:
+def _with_tenure(index: int, tenure: DemoTenure) -> Records:
     tenures = list(GOOD.tenures)
     tenures[index] = tenure
     return replace(GOOD, tenures=tenures)

@@ -5,11 +5,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from asyncpg_lease.cli._board import Board, State
-from asyncpg_lease.cli._crew import Event
-from asyncpg_lease.cli._glyphs import ASCII, UNICODE, Glyphs
-from asyncpg_lease.cli._verdict import FaultKind
-from asyncpg_lease.cli._view import View
+from tests.support.inside import ASCII, UNICODE, Board, Event, FaultKind, Glyphs, State, View
 
 _HOLDER = "worker-1/0123456789abcdef"
 

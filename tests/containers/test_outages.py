@@ -10,10 +10,10 @@ import pytest
 from testcontainers.community.postgres import PostgresContainer
 
 from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
-from asyncpg_lease.testing._keeper import _free_port
 from tests.conftest import MakePool
 from tests.containers import IMAGE_VARIABLE
 from tests.containers.engine import dsn_of, postgres
+from tests.support.inside import free_port
 from tests.support.leasing import until
 from tests.support.observe import observing
 from tests.support.typing import Pool
@@ -24,7 +24,7 @@ KEY = "job"
 @pytest.fixture
 def container() -> Iterator[PostgresContainer]:
     """A container for one test alone, which may restart and pause it."""
-    with postgres(os.environ[IMAGE_VARIABLE], {"fsync": "off"}, port=_free_port()) as started:
+    with postgres(os.environ[IMAGE_VARIABLE], {"fsync": "off"}, port=free_port()) as started:
         yield started
 
 

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, lease
-from asyncpg_lease._tasks import CANCELLED_LIMIT
 from asyncpg_lease.events import Released, ReleaseFailed
 from tests.conftest import MakePool
 from tests.faults import outages
 from tests.faults.outages import Outage, Stage
+from tests.support.inside import CANCELLED_LIMIT
 from tests.support.leasing import Recorder, here, until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy

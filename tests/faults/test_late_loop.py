@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from asyncpg_lease import Lease, LeaseLostError, LeaseTable, _clock, acquire, lease
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
 from asyncpg_lease.events import Late, Lost, Released, ReleaseFailed, Renewed
 from tests.conftest import MakePool
+from tests.support.inside import clock
 from tests.support.leasing import Recorder, until, warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
@@ -145,12 +146,12 @@ class Suspended:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
         for name in [name for name in sys.modules if name.startswith("asyncpg_lease.")]:
-            if getattr(sys.modules[name], "local_time", None) is _clock.local_time and name != _clock.__name__:
+            if getattr(sys.modules[name], "local_time", None) is clock.local_time and name != clock.__name__:
                 monkeypatch.setattr(f"{name}.local_time", self.read)
 
     def read(self) -> float:
         """Return the time."""
-        return _clock.local_time() + self.ahead
+        return clock.local_time() + self.ahead
 
 
 @pytest.mark.parametrize("ttl", [6.0, 600.0, 86_400.0])
@@ -204,7 +205,7 @@ def test_local_clock_is_the_platforms_that_counts_suspended_time_or_else_monoton
         return float(clock)
 
     monkeypatch.setattr(time, "clock_gettime", read)
-    chosen = _clock._suspend_aware_clock()
+    chosen = clock._suspend_aware_clock()
     if harm == "none":
         assert chosen() == 77
     else:
@@ -214,4 +215,4 @@ def test_local_clock_is_the_platforms_that_counts_suspended_time_or_else_monoton
 def test_local_clock_elsewhere_is_monotonic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows has one clock for it."""
     monkeypatch.setattr(sys, "platform", "win32")
-    assert _clock._suspend_aware_clock() is time.monotonic
+    assert clock._suspend_aware_clock() is time.monotonic

@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseLostError, LeaseTable, LeaseTimeoutError, acquire, lease
-from asyncpg_lease._words import describe
 from asyncpg_lease.events import Acquired, Lost, Released, ReleaseFailed, Renewed, RenewFailed, WaitingFailed
 from tests.conftest import MakePool
+from tests.support.inside import describe
 from tests.support.leasing import Recorder, until
 
 KEY = "key"

@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import IdleTimeout, LeaseTable, acquire, lease
-from asyncpg_lease._driver import is_usable
 from tests.conftest import MakePool
 from tests.fencing.writing import KEY, write, written
+from tests.support.inside import is_usable
 from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.processes import Spawn, emit

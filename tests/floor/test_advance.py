@@ -7,18 +7,11 @@ import logging
 
 import pytest
 
-from asyncpg_lease import (
-    LeaseLostError,
-    LeaseTable,
-    LeaseTableError,
-    _floor,
-    acquire,
-    try_acquire,
-)
-from asyncpg_lease._driver import ask
+from asyncpg_lease import LeaseLostError, LeaseTable, LeaseTableError, acquire, try_acquire
 from tests.conftest import MakePool
 from tests.floor.calls import DAY, ISOLATIONS, fill, paused, use
 from tests.sql.calls import STATEMENTS, claim, sessions, until_blocked
+from tests.support.inside import ask, floor
 from tests.support.observe import Observer
 from tests.support.typing import Connection, Pool
 
@@ -67,7 +60,7 @@ async def test_advance_waits_for_a_guarded_transaction_and_holds_up_nobody_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What was guarded is committed under its own fence, other rows are lifted before, and the wait is told."""
-    monkeypatch.setattr(_floor, "PATIENCE", 0.3)
+    monkeypatch.setattr(floor, "PATIENCE", 0.3)
     await use(table, "a")
     await use(table, "z")
     held = await acquire(table, KEY)
@@ -131,7 +124,7 @@ async def test_advance_beside_claims_leaves_no_fence_behind(
     table: LeaseTable, make_pool: MakePool, observe: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys that are claimed, released and made while it goes on have a greater fence than it returned, from then on."""
-    monkeypatch.setattr(_floor, "BATCH", 7)
+    monkeypatch.setattr(floor, "BATCH", 7)
     await fill(observe.connection, 200)
     pools = [await make_pool(max_size=2) for _ in range(3)]
     ended = asyncio.Event()
@@ -170,7 +163,7 @@ async def test_advance_that_was_cancelled_is_run_again(
     table: LeaseTable, observe: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of the rows lifted is no harm: the floor went first, and the next call lifts all."""
-    monkeypatch.setattr(_floor, "BATCH", 5)
+    monkeypatch.setattr(floor, "BATCH", 5)
     await fill(observe.connection, 50, fence=3)
     async with observe.locked("key-20", "KEY SHARE"):
         with pytest.raises(TimeoutError):
@@ -189,15 +182,15 @@ async def test_advance_whose_floor_is_deleted_meanwhile_says_so(
 ) -> None:
     """Without the reserved row new keys would start at 1: no row is lifted, and the error says to run it again."""
     await use(table, KEY)
-    counts = _floor._Steps.counts
+    counts = floor._Steps.counts
 
-    async def and_truncate(self: _floor._Steps, *args: object) -> tuple[int, ...]:
+    async def and_truncate(self: floor._Steps, *args: object) -> tuple[int, ...]:
         numbers = await counts(self, *args)  # type: ignore[arg-type] # whatever it is given
         await observe.connection.execute("DELETE FROM lease WHERE key = ''")
         return numbers
 
     with monkeypatch.context() as patched, pytest.raises(LeaseTableError, match="the reserved row"):
-        patched.setattr(_floor._Steps, "counts", and_truncate)
+        patched.setattr(floor._Steps, "counts", and_truncate)
         await table.advance_fences(10)
     assert await observe.fence(KEY) == 1
     assert await table.advance_fences(10) == 11

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseTable, Pruned, _floor
-from asyncpg_lease._driver import ask
+from asyncpg_lease import LeaseTable, Pruned
 from tests.conftest import MakePool
 from tests.floor.calls import ISOLATIONS, asleep, is_settled, paused, slow_write, use
 from tests.sql.calls import STATEMENTS, claim, sessions, until_blocked
+from tests.support.inside import ask, floor
 from tests.support.observe import Observer
 from tests.support.typing import Connection
 
@@ -109,7 +109,7 @@ async def test_prune_waits_for_a_snapshot_that_has_locked_nothing_yet(
     table: LeaseTable, observe: Observer, old: Old, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under REPEATABLE READ a claim has its snapshot before it locks the table: it is looked at once more."""
-    monkeypatch.setattr(_floor, "SECOND_LOOK", 1.0)
+    monkeypatch.setattr(floor, "SECOND_LOOK", 1.0)
     await use(table, KEY, 3)
     pruning = asyncio.create_task(table.prune(0))
     # The first look comes right after the floor was laid.
@@ -167,7 +167,7 @@ async def test_prune_that_waited_in_vain_names_the_sessions_and_may_be_run_again
 ) -> None:
     """After its time it says which server processes are in the way, and has deleted nothing; the next waits anew."""
     await use(table, KEY, 3)
-    monkeypatch.setattr(_floor, "SETTLE_LIMIT", 0.3)
+    monkeypatch.setattr(floor, "SETTLE_LIMIT", 0.3)
     pid = standing.session.get_server_pid()
     for _ in range(2):
         with pytest.raises(TimeoutError, match=rf"server processes {pid}; nothing was changed: run it"):

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncpg_lease import LeaseTable, Pruned, _floor
+from asyncpg_lease import LeaseTable, Pruned
 from tests.conftest import MakePool
 from tests.floor.calls import slow_write, use
 from tests.pools.kinds import KINDS
 from tests.sql.calls import sessions
 from tests.support.databases import Server
+from tests.support.inside import floor
 from tests.support.observe import Observer
 
 NAMES = {kind: f"lease {number}" for number, kind in enumerate(KINDS)}
@@ -36,7 +37,7 @@ async def test_floor_is_the_same_on_every_kind_of_pool(
     make_pool: MakePool, observe: Observer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Codecs, record classes, settings and hooks of a pool change nothing of what a prune or an advance does."""
-    monkeypatch.setattr(_floor, "BATCH", 2)
+    monkeypatch.setattr(floor, "BATCH", 2)
     observe.table = f'"{NAMES[kind]}"'
     table = LeaseTable(await make_pool(**KINDS[kind]), NAMES[kind])
     await table.create()

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import Lease, LeaseTable, LeaseTableError, LeaseUnavailableError, Pruned, acquire
-from asyncpg_lease._driver import ask
 from tests.conftest import MakePool
 from tests.floor.calls import DAY, ISOLATIONS, asleep, fill, slow_write, use
 from tests.sql.calls import STATEMENTS, sessions
+from tests.support.inside import ask
 from tests.support.observe import Observer
 from tests.support.typing import Connection
 from tests.table.roles import MakeRole

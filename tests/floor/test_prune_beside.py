@@ -7,11 +7,11 @@ import asyncio
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseTable, Pruned, _floor, acquire, lease
-from asyncpg_lease._driver import ask
+from asyncpg_lease import LeaseTable, Pruned, acquire, lease
 from tests.conftest import MakePool
 from tests.floor.calls import DAY, fill, paused, use
 from tests.sql.calls import STATEMENTS, claim, release, sessions, until_blocked
+from tests.support.inside import ask, floor
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.typing import Connection, Pool
@@ -145,7 +145,7 @@ async def test_prune_on_a_pool_of_one_lets_others_in_between_its_statements(
     table: LeaseTable, observe: Observer, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for the pool's one connection has it long before the prune is done."""
-    monkeypatch.setattr(_floor, "BATCH", 10)
+    monkeypatch.setattr(floor, "BATCH", 10)
     await fill(observe.connection, 3000)
     pool = await make_pool(max_size=1)
     pruning = asyncio.create_task(LeaseTable(pool).prune(0))
@@ -162,7 +162,7 @@ async def test_prune_cancelled_in_the_middle_leaves_nothing_undone_that_matters(
     table: LeaseTable, observe: Observer, make_pool: MakePool, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled after a few batches it ends at once; what is left the next one deletes."""
-    monkeypatch.setattr(_floor, "BATCH", 10)
+    monkeypatch.setattr(floor, "BATCH", 10)
     await fill(observe.connection, 500, fence=2)
     steered = LeaseTable(await make_pool(proxy.dsn))
     pruning = asyncio.create_task(steered.prune(0))

@@ -14,6 +14,7 @@ from tests.support.leasing import Recorder, until, warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import CLAIM, RENEW
+from tests.support.travel import Travel
 
 KEY = "beating"
 
@@ -35,45 +36,46 @@ async def test_first_beat_is_due_a_heartbeat_after_the_claim_was_sent(
     assert 0.9 * due - 0.02 <= renewals[1] - renewals[0] < due + tick + 0.15
 
 
-async def test_beat_of_a_lease_entered_late_counts_from_the_claim(table: LeaseTable) -> None:
+async def test_beat_of_a_lease_entered_late_counts_from_the_claim(table: LeaseTable, travel: Travel) -> None:
     """Entering does not begin the ttl anew: what is due already is sent at once."""
     told = Recorder()
-    held = await acquire(table, KEY, ttl=1.5, observer=told)
-    await asyncio.sleep(0.7)
+    held = await acquire(table, KEY, ttl=60, observer=told)
+    await travel(25)
     async with held:
-        await until(lambda: told.of(Renewed), within=0.4)
+        assert await travel.until(lambda: told.of(Renewed), within=19) < 2
 
 
-async def test_lease_entered_shortly_before_its_deadline_is_renewed_in_time(table: LeaseTable) -> None:
+async def test_lease_entered_shortly_before_its_deadline_is_renewed_in_time(table: LeaseTable, travel: Travel) -> None:
     """A lease that has less time left than from one look at it to the next is renewed at once, and kept."""
     told = Recorder()
-    held = await acquire(table, KEY, ttl=8, heartbeat=1.2, grace=5.5, observer=told)
-    # The next look would be in 0.3 s.
-    await asyncio.sleep(held.remaining - 5.5 - 0.25)
+    held = await acquire(table, KEY, ttl=80, heartbeat=12, grace=55, observer=told)
+    # The next look would be in 1 s.
+    await travel(held.remaining - 55 - 0.9)
     async with held:
-        await until(lambda: told.of(Renewed), within=0.25)
+        assert await travel.until(lambda: told.of(Renewed), within=5) < 0.9
         await held.verify()
 
 
-async def test_beats_go_on_while_a_cancelled_body_unwinds(table: LeaseTable, observe: Observer) -> None:
+async def test_beats_go_on_while_a_cancelled_body_unwinds(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """The heartbeat runs until the body has been left, its finally included; nobody gets in before that."""
     told = Recorder()
     ended = 0.0
 
     async def job() -> None:
         nonlocal ended
-        async with lease(table, KEY, ttl=0.9, observer=told):
+        async with lease(table, KEY, ttl=30, observer=told):
             try:
-                await asyncio.sleep(30)
+                await asyncio.sleep(1000)
             finally:
-                await asyncio.sleep(2)
+                await asyncio.sleep(70)
                 ended = time.monotonic()
 
     task = asyncio.create_task(job())
     await until(lambda: told.events)
-    rival = asyncio.create_task(acquire(table, KEY, wait=10))
-    await asyncio.sleep(0.1)
+    rival = asyncio.create_task(acquire(table, KEY, wait=300))
+    await travel(3)
     task.cancel()
+    await travel.until(rival.done, within=80)
     held = await rival
     entered = time.monotonic()
     with pytest.raises(asyncio.CancelledError):

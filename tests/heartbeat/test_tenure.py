@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from asyncpg_lease._options import Options
-from asyncpg_lease._tenure import Tenure, Trust
 from tests.support.examples import given
 from tests.support.examples import strategies as st
+from tests.support.inside import Options, Tenure, Trust
 
 times = st.floats(0, 1e9)
 parts = st.floats(0.001, 1)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncpg_lease import _delivery
 from asyncpg_lease.events import Notifier
+from tests.support.inside import delivery
 from tests.support.leasing import settle
 from tests.support.observers import Stuck, event
 
@@ -25,7 +25,7 @@ def stuck() -> Iterator[Stuck]:
 @pytest.fixture
 def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread of an earlier test that waits for another event."""
-    monkeypatch.setattr(_delivery, "_threads", _delivery._Threads())
+    monkeypatch.setattr(delivery, "_threads", delivery._Threads())
 
 
 @pytest.fixture

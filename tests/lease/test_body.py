@@ -9,8 +9,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from asyncpg_lease._body import Body
-from asyncpg_lease._tasks import TaskOwner, require_loop, wait_shielded, wait_turn
+from tests.support.inside import Body, TaskOwner, require_loop, wait_shielded, wait_turn
 from tests.support.leasing import here, spin
 
 

@@ -8,9 +8,8 @@ import time
 import asyncpg
 import pytest
 
-from asyncpg_lease._jobs import Job
-from asyncpg_lease._pool import Connections
 from tests.conftest import MakePool
+from tests.support.inside import Connections, Job
 from tests.support.leasing import until
 from tests.support.leftovers import library_tasks
 from tests.support.loops import EARLY

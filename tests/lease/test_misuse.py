@@ -11,10 +11,11 @@ from collections.abc import Coroutine, Iterator
 import asyncpg
 import pytest
 
-from asyncpg_lease import Lease, LeaseLostError, LeaseTable, _tasks, acquire, lease, try_acquire
+from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease, try_acquire
 from asyncpg_lease.events import ReleaseFailed
 from tests.conftest import MakePool
 from tests.lease.test_exits import Parked
+from tests.support.inside import tasks
 from tests.support.leasing import Recorder
 from tests.support.loops import chosen_factory, run
 from tests.support.observe import Observer
@@ -134,7 +135,7 @@ def test_acquire_without_an_asyncio_loop_is_refused(
 ) -> None:
     """Under trio, or under no loop at all, the error says what is needed, be it the first call of a process."""
     _loop, pool = server_pool
-    monkeypatch.setattr(_tasks, "_backend_loaded", False)
+    monkeypatch.setattr(tasks, "_backend_loaded", False)
     with pytest.raises(RuntimeError, match="running asyncio event loop"):
         step(function(pool, KEY))  # type: ignore[call-arg, arg-type]
     with pytest.raises(RuntimeError, match="running asyncio event loop"):

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from asyncpg_lease import Event, LeaseTable, _delivery, acquire, lease
+from asyncpg_lease import Event, LeaseTable, acquire, lease
 from asyncpg_lease.events import Acquired, Lost, Notifier, Released, Renewed
 from tests.conftest import MakePool
+from tests.support.inside import delivery
 from tests.support.leasing import Recorder, settle, until
 from tests.support.loops import run
 from tests.support.observers import Stuck, event, logged
@@ -94,7 +95,7 @@ async def test_slow_observer_is_logged_once_until_it_has_caught_up(
     silent: Notifier, stuck: Stuck, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is named with the seconds while it still blocks; and again when it is slow another time."""
-    monkeypatch.setattr(_delivery, "SLOW", 0.5)
+    monkeypatch.setattr(delivery, "SLOW", 0.5)
     silent.tell(event(1))
     assert not logged(caplog, "lease observer is slow")
     await asyncio.sleep(0.6)
@@ -120,8 +121,8 @@ async def test_events_beyond_the_limit_are_dropped_and_counted(
     silent: Notifier, stuck: Stuck, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What waits for an observer is bounded; how many events it missed is logged once, and later ones reach it."""
-    assert _delivery.LIMIT == 10_000
-    monkeypatch.setattr(_delivery, "LIMIT", 10)
+    assert delivery.LIMIT == 10_000
+    monkeypatch.setattr(delivery, "LIMIT", 10)
     for number in range(1, 31):
         silent.tell(event(number))
     stuck.let_go.set()

@@ -13,8 +13,9 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from asyncpg_lease import Event, LeaseTable, _delivery, acquire, lease
+from asyncpg_lease import Event, LeaseTable, acquire, lease
 from asyncpg_lease.events import Acquired, Notifier, Released
+from tests.support.inside import delivery
 from tests.support.leasing import Recorder, settle, until
 from tests.support.observers import Stuck, event, logged, threads
 from tests.support.typing import Pool
@@ -38,7 +39,7 @@ async def test_observers_that_block_are_each_told_in_a_thread_of_their_own(silen
 @pytest.mark.usefixtures("few_threads")
 def test_observer_is_told_one_event_at_a_time_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads that tell one method at once, by notifiers of their own, never meet in it, and nothing is lost."""
-    monkeypatch.setattr(_delivery, "IDLE_LIMIT", 0.0)
+    monkeypatch.setattr(delivery, "IDLE_LIMIT", 0.0)
 
     class Careful:
         def __init__(self) -> None:
@@ -78,14 +79,14 @@ def test_observer_is_told_one_event_at_a_time_and_in_order(monkeypatch: pytest.M
 def test_event_that_comes_as_its_thread_finds_nothing_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that has told everything looks once more after it has said so: what came in between is not left."""
     recorder, late = Recorder(), [event(2)]
-    notifier, say_dropped = Notifier(recorder), _delivery.Delivery._say_dropped
+    notifier, say_dropped = Notifier(recorder), delivery.Delivery._say_dropped
 
-    def between(delivery: _delivery.Delivery, loop: asyncio.AbstractEventLoop | None) -> None:
+    def between(delivery: delivery.Delivery, loop: asyncio.AbstractEventLoop | None) -> None:
         say_dropped(delivery, loop)
         while late:
             notifier.tell(late.pop())
 
-    monkeypatch.setattr(_delivery.Delivery, "_say_dropped", between)
+    monkeypatch.setattr(delivery.Delivery, "_say_dropped", between)
     notifier.tell(event(1))
     assert recorder.events == [event(1), event(2)]
 
@@ -102,7 +103,7 @@ def test_work_that_comes_as_an_idle_thread_gives_up_is_done() -> None:
                 raise Empty
             return super().get(block, timeout)
 
-    pool = _delivery._Threads()
+    pool = delivery._Threads()
     pool._work = Raced()
     pool.run(first.set)
     assert first.wait(5)
@@ -112,7 +113,7 @@ def test_work_that_comes_as_an_idle_thread_gives_up_is_done() -> None:
 @pytest.mark.usefixtures("few_threads")
 async def test_thread_of_observers_that_is_idle_ends_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread serves all observers that do not block, ends when there is nothing to tell, and is begun again."""
-    monkeypatch.setattr(_delivery, "IDLE_LIMIT", 0.2)
+    monkeypatch.setattr(delivery, "IDLE_LIMIT", 0.2)
     before = threads()
     recorders = [Recorder() for _ in range(5)]
     for number, recorder in enumerate(recorders):
@@ -129,7 +130,7 @@ async def test_thousand_leases_with_an_observer_each_leave_none_behind(pool: Poo
     """What was made for one lease is gone with it: the observer, and what leads to it."""
     assert table.name
     observers: list[weakref.ref[Recorder]] = []
-    before, threads_before, most = len(_delivery._deliveries), threads(), 0
+    before, threads_before, most = len(delivery._deliveries), threads(), 0
     for _ in range(20):
         async with AsyncExitStack() as stack:
             for number in range(50):
@@ -141,7 +142,7 @@ async def test_thousand_leases_with_an_observer_each_leave_none_behind(pool: Poo
         most = max(most, len(threads() - threads_before))
     assert len(observers) == 1000
     await until(lambda: gc.collect() >= 0 and not any(one() for one in observers), within=2)
-    assert len(_delivery._deliveries) <= before
+    assert len(delivery._deliveries) <= before
     assert most < 50
 
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from asyncpg_lease import Event, LeaseTable, _delivery, lease
-from asyncpg_lease._listener import label_of
+from asyncpg_lease import Event, LeaseTable, lease
 from asyncpg_lease.events import Late, Notifier, Observer, Renewed
+from tests.support.inside import delivery, label_of
 from tests.support.leasing import Recorder, settle
 from tests.support.loops import run
 from tests.support.observers import Stuck, event, logged
@@ -66,7 +66,7 @@ async def test_observer_whose_repr_raises_is_logged_when_it_is_slow_and_when_it_
     unspeakable: Unspeakable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its repr is asked neither where an event is told nor in its thread, so it is told the next event all the same."""
-    monkeypatch.setattr(_delivery, "SLOW", 0.2)
+    monkeypatch.setattr(delivery, "SLOW", 0.2)
     notifier = Notifier(unspeakable)
     notifier.tell(event(0))
     await asyncio.sleep(0.3)
@@ -85,14 +85,14 @@ async def test_observer_whose_repr_raises_is_logged_when_it_is_slow_and_when_it_
     settle(unspeakable)
     assert len(logged(caplog, "lease observer is slow")) == 2
     assert label in repr(notifier)
-    assert label in repr(_delivery.delivery_to(unspeakable))
+    assert label in repr(delivery.delivery_to(unspeakable))
 
 
 async def test_lease_is_renewed_whatever_the_repr_of_its_observer_does(
     table: LeaseTable, unspeakable: Unspeakable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow observer is said to be slow in the midst of a renewal, and the heartbeat goes on after it."""
-    monkeypatch.setattr(_delivery, "SLOW", 0.2)
+    monkeypatch.setattr(delivery, "SLOW", 0.2)
     async with lease(table, KEY, ttl=1, observer=unspeakable) as held:
         await asyncio.sleep(2)
         assert held.is_held
@@ -105,7 +105,7 @@ async def test_observer_whose_repr_waits_for_its_call_does_not_stop_the_event_lo
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its call holds a lock until the loop turns, and its repr wants the lock: nobody asks for it."""
-    monkeypatch.setattr(_delivery, "SLOW", 0.2)
+    monkeypatch.setattr(delivery, "SLOW", 0.2)
 
     class Locked(Stuck):
         def __init__(self) -> None:
@@ -183,7 +183,7 @@ async def test_log_that_raises_harms_neither_the_teller_nor_the_observers(
     error: BaseException, unspeakable: Unspeakable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a handler makes of an event, a slow observer or a failed one: all is told, and nothing comes out."""
-    monkeypatch.setattr(_delivery, "SLOW", 0.2)
+    monkeypatch.setattr(delivery, "SLOW", 0.2)
     with handler_that_raises(error) as said:
         recorder = Recorder()
         notifier = Notifier(unspeakable, recorder)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from asyncpg_lease._options import MAX_TTL, MIN_TTL, Options, fold_duration
 from tests.support.examples import example, given, settings
 from tests.support.examples import strategies as st
+from tests.support.inside import MAX_TTL, MIN_TTL, Options, fold_duration
 
 YEAR = 365 * 86400.0
 DEFAULTS: dict[str, Any] = {

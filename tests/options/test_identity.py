@@ -12,10 +12,9 @@ import time
 import pytest
 
 from asyncpg_lease import LeaseTable, LeaseUnavailableError, acquire, lease
-from asyncpg_lease._identity import fresh_holder
-from asyncpg_lease._statements import bind
 from tests.conftest import MakePool
 from tests.support.bodies import Bodies
+from tests.support.inside import bind, fresh_holder
 from tests.support.observe import Observer
 from tests.support.processes import Spawn, emit
 

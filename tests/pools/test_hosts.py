@@ -50,6 +50,8 @@ async def twin(dsn: str, second_server: str) -> str:
         if not await connection.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = $1", user):
             await connection.execute(f'CREATE ROLE "{user}" SUPERUSER LOGIN')
         quoted = await connection.fetchval("SELECT quote_literal($1::text)", password)
+        # The test before this one may have had a database of the same name.
+        await connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
         await connection.execute(f'CREATE DATABASE "{database}"')
         await connection.execute(f'ALTER ROLE "{user}" PASSWORD {quoted}')
     finally:

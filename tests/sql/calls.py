@@ -10,9 +10,7 @@ from typing import TypeAlias
 
 import asyncpg
 
-from asyncpg_lease._driver import ask
-from asyncpg_lease._rows import ClaimRow, RenewRow, claim_row, renew_rows
-from asyncpg_lease._statements import Statements
+from tests.support.inside import ClaimRow, RenewRow, Statements, ask, claim_row, renew_rows
 from tests.support.typing import Connection, PooledConnection
 
 Session: TypeAlias = Connection | PooledConnection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncpg_lease import LeaseTable, LeaseUnavailableError, acquire
-from asyncpg_lease._statements import quote_name
+from tests.support.inside import quote_name
 from tests.support.observe import observing
 from tests.support.typing import Pool
 

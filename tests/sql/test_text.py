@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 import asyncpg_lease
-from asyncpg_lease._statements import bind
+from tests.support.inside import bind
 
 FILES = sorted(path.name for path in files(asyncpg_lease).joinpath("sql").iterdir() if path.name.endswith(".sql"))
 ON_A_TABLE = ["claim", "get", "guard", "guard_first", "list", "release", "renew", "table"]

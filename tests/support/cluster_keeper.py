@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from asyncpg_lease.cli import _keeper
+from tests.support.inside import keeper
 
 CLOCK = "clock"
 """The file in a node's folder with the seconds by which its clock is wrong, with a sign."""
@@ -26,7 +26,7 @@ CLOCK = "clock"
 SETTINGS = {"max_connections": "60", "wal_retrieve_retry_interval": "200ms"}
 
 
-class Node(_keeper._Cluster):
+class Node(keeper._Cluster):
     """One server of a cluster; its port stays the same for good.
 
     Args:
@@ -36,7 +36,7 @@ class Node(_keeper._Cluster):
         library: libfaketime, for a clock that can be turned; None: the machine's clock.
     """
 
-    def __init__(self, folder: Path, programs: Path, account: _keeper._Account | None, library: str | None) -> None:
+    def __init__(self, folder: Path, programs: Path, account: keeper._Account | None, library: str | None) -> None:
         super().__init__(folder, programs, account)
         self._library = library
         self._clock = folder / CLOCK
@@ -116,8 +116,8 @@ class Node(_keeper._Cluster):
 
 
 def _keep(programs: Path, library: str | None) -> None:
-    account = _keeper._account()
-    folder = _keeper._make_folder(account)
+    account = keeper._account()
+    folder = keeper._make_folder(account)
     folder.chmod(0o711)
     nodes = {name: Node(folder / f"{name}-{secrets.token_hex(2)}", programs, account, library) for name in ("a", "b")}
     try:
@@ -133,9 +133,9 @@ def _keep(programs: Path, library: str | None) -> None:
             }
             try:
                 orders[request["do"]]()
-                _keeper._say(dsn=node.dsn, folder=str(node.folder))
-            except (OSError, subprocess.SubprocessError, _keeper._KeeperError) as error:
-                _keeper._say(error=str(error))
+                keeper._say(dsn=node.dsn, folder=str(node.folder))
+            except (OSError, subprocess.SubprocessError, keeper._KeeperError) as error:
+                keeper._say(error=str(error))
     finally:
         for node in nodes.values():
             node.remove()

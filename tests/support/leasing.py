@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from asyncpg_lease import Event, LeaseTable, Observer, acquire
-from asyncpg_lease._delivery import delivery_to
+from tests.support.inside import delivery_to
 from tests.support.typing import Pool
 
 E = TypeVar("E", bound=Event)

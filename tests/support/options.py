@@ -37,6 +37,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path == POOLER_TESTS and not config.getoption("--pooler") else None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests whose time is moved out of a run on uvloop, which has a clock of its own."""
+    if config.getoption("--loop") != "uvloop":
+        return
+    travelling = [item for item in items if "travel" in getattr(item, "fixturenames", ())]
+    if travelling:
+        config.hook.pytest_deselected(items=travelling)
+        items[:] = [item for item in items if item not in travelling]
+
+
 def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
     """Run each test on one loop of the run's kind."""
     return {"chosen": chosen_factory()}

@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseTable, LeaseTableError, acquire
-from asyncpg_lease._statements import bind
 from tests.conftest import MakePool
+from tests.support.inside import bind
 from tests.support.observe import Observer
 from tests.support.processes import Child, Spawn, emit, receive
 from tests.support.typing import Pool

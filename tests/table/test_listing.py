@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asyncpg_lease import LeaseTable, acquire
-from asyncpg_lease._statements import key_range
 from tests.support.examples import example, given
 from tests.support.examples import strategies as st
+from tests.support.inside import key_range
 from tests.support.observe import Observer
 
 LAST = chr(sys.maxunicode)

@@ -10,10 +10,9 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseTable, LeaseTableError, acquire, lease, try_acquire
-from asyncpg_lease._driver import Statement
-from asyncpg_lease._statements import Statements
 from asyncpg_lease.events import ReleaseFailed, RenewFailed
 from tests.conftest import MakePool
+from tests.support.inside import Statement, Statements
 from tests.support.leasing import Recorder, until, warm
 from tests.support.observe import Observer
 from tests.support.typing import Pool

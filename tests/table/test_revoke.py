@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from asyncpg_lease import Lease, LeaseTable, Revocation, acquire, lease, try_acquire
-from asyncpg_lease._driver import ask
 from tests.fencing.writing import until_waiting
 from tests.sql.calls import STATEMENTS
+from tests.support.inside import ask
 from tests.support.observe import Observer
 from tests.support.typing import Pool
 

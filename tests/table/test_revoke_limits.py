@@ -8,8 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseTable, LeaseTableError, _revocation, acquire
+from asyncpg_lease import LeaseTable, LeaseTableError, acquire
 from tests.conftest import MakePool
+from tests.support.inside import revocation
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.table.roles import MakeRole
@@ -21,7 +22,7 @@ async def test_revoke_gives_a_locked_row_up_for_good(
     table: LeaseTable, observe: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a lock it ends with what is the matter, and is not carried out once the row is free."""
-    monkeypatch.setattr(_revocation, "LOCK_TRIES", 1)
+    monkeypatch.setattr(revocation, "LOCK_TRIES", 1)
     held = await acquire(table, KEY)
     row = await observe.row(KEY)
     async with observe.locked(KEY):

@@ -1,0 +1,110 @@
+"""The one door to what the library keeps private; nothing else in the tests imports a name with an underscore.
+
+Most tests need none of it. What is here is arithmetic, parsers and statements that are tested by themselves, limits
+that a test shortens, and the parts of the demo. A module that moves is followed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from asyncpg_lease import _clock as clock
+from asyncpg_lease import _delivery as delivery
+from asyncpg_lease import _floor as floor
+from asyncpg_lease import _revocation as revocation
+from asyncpg_lease import _tasks as tasks
+from asyncpg_lease._body import Body
+from asyncpg_lease._delivery import delivery_to
+from asyncpg_lease._driver import Statement, ask, is_usable
+from asyncpg_lease._identity import fresh_holder
+from asyncpg_lease._jobs import Job
+from asyncpg_lease._listener import label_of
+from asyncpg_lease._options import MAX_TTL, MIN_TTL, Options, fold_duration
+from asyncpg_lease._pool import Connections
+from asyncpg_lease._rows import ClaimRow, RenewRow, claim_row, renew_rows
+from asyncpg_lease._statements import Statements, bind, key_range, quote_name
+from asyncpg_lease._tasks import CANCELLED_LIMIT, TaskOwner, require_loop, wait_shielded, wait_turn
+from asyncpg_lease._tenure import Tenure, Trust
+from asyncpg_lease._words import describe
+from asyncpg_lease.cli._board import Board, State
+from asyncpg_lease.cli._chart import Chart
+from asyncpg_lease.cli._crew import Event
+from asyncpg_lease.cli._file import check_writable, write_whole
+from asyncpg_lease.cli._glyphs import ASCII, UNICODE, Glyphs, choose_glyphs
+from asyncpg_lease.cli._narrator import Lines
+from asyncpg_lease.cli._picture import draw_picture
+from asyncpg_lease.cli._screen import Screen, choose_narrator
+from asyncpg_lease.cli._story import Story
+from asyncpg_lease.cli._timeline import Ending, Scale, caption, lay_out, spread
+from asyncpg_lease.cli._verdict import Attempt, Fault, FaultKind, Outcome, Records, Release, judge
+from asyncpg_lease.cli._verdict import Tenure as DemoTenure
+from asyncpg_lease.cli._view import View
+from asyncpg_lease.testing import _keeper as keeper
+
+free_port = keeper._free_port
+
+__all__ = [
+    "ASCII",
+    "CANCELLED_LIMIT",
+    "MAX_TTL",
+    "MIN_TTL",
+    "UNICODE",
+    "Attempt",
+    "Board",
+    "Body",
+    "Chart",
+    "ClaimRow",
+    "Connections",
+    "DemoTenure",
+    "Ending",
+    "Event",
+    "Fault",
+    "FaultKind",
+    "Glyphs",
+    "Job",
+    "Lines",
+    "Options",
+    "Outcome",
+    "Records",
+    "Release",
+    "RenewRow",
+    "Scale",
+    "Screen",
+    "State",
+    "Statement",
+    "Statements",
+    "Story",
+    "TaskOwner",
+    "Tenure",
+    "Trust",
+    "View",
+    "ask",
+    "bind",
+    "caption",
+    "check_writable",
+    "choose_glyphs",
+    "choose_narrator",
+    "claim_row",
+    "clock",
+    "delivery",
+    "delivery_to",
+    "describe",
+    "draw_picture",
+    "floor",
+    "fold_duration",
+    "free_port",
+    "fresh_holder",
+    "is_usable",
+    "judge",
+    "keeper",
+    "key_range",
+    "label_of",
+    "lay_out",
+    "quote_name",
+    "renew_rows",
+    "require_loop",
+    "revocation",
+    "spread",
+    "tasks",
+    "wait_shielded",
+    "wait_turn",
+    "write_whole",
+]
