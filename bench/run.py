@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from asyncpg_lease import LeaseTable, acquire, lease, try_acquire
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -20,7 +20,7 @@ import pytest
 from blockbuster import BlockBuster
 
 from asyncpg_lease import LeaseTable
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.support.bodies import Bodies
 from tests.support.databases import TEST_SETTINGS, Server
 from tests.support.leftovers import close_pool, expect_no_tasks

@@ -8,8 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 RATIOS = ["guarded / plain", "guard / plain", "guard / plain, the guard by pg_stat_statements"]
+
+
+pytestmark = pytest.mark.slow("starts a program that starts a server")
 
 
 def bench(name: str, folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from asyncpg_lease.cli._file import check_writable, write_whole
 from asyncpg_lease.cli._picture import draw_picture
 from asyncpg_lease.cli._signals import run_until_signalled
 from asyncpg_lease.cli._story import StoryError
-from asyncpg_lease.testing.server import EmbeddedServerError
+from asyncpg_lease.testing import EmbeddedServerError
 
 _GREEN, _RED, _UNUSABLE = 0, 1, 2
 

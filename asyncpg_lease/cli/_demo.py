@@ -16,7 +16,7 @@ from asyncpg_lease.cli._screen import choose_narrator
 from asyncpg_lease.cli._story import WORKERS, Story, StoryError
 from asyncpg_lease.cli._verdict import FaultKind, Outcome, Records, judge
 from asyncpg_lease.cli._worker import KEY, Order
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 
 _TTL = 2.0
 _DROP_TIMEOUT = 5.0

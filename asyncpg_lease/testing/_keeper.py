@@ -5,7 +5,7 @@ It alone makes the folder, runs the server and removes both. Whatever ends the p
 there is one way out and no moment at which something is left behind. Only a kill -9 of this very process
 leaves a server and its folder.
 
-It is run as a file, by `asyncpg_lease.testing.server`, and needs the standard library alone: importing the
+It is run as a file, by `asyncpg_lease.testing._server`, and needs the standard library alone: importing the
 package would cost more time than the rest of its work. It speaks JSON lines: on stdout an answer to each
 request, `{"dsn": ..., "log": ...}` or `{"error": ...}`; on stdin a request to restart the server a line.
 """

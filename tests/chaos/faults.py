@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 import asyncpg
 
 from asyncpg_lease import LeaseTable
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.chaos.crew import PATIENCE, Place
 from tests.chaos.history import Body, Fault, History, Notice
 from tests.chaos.kinds import Planned

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.chaos.noticed import unnoticed
 from tests.chaos.report import stories, summary
 from tests.chaos.rules import broken_rules

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import asyncpg
 
 from asyncpg_lease import LeaseTable, acquire
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.chaos.crew import PATIENCE, Place
 from tests.chaos.faults import PAUSE, OnProcess, OnServer, directly
 from tests.chaos.history import Fault, History, Version, Write

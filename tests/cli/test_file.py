@@ -65,6 +65,7 @@ def test_file_without_the_right_to_write_is_refused(tmp_path: Path, monkeypatch:
         check_writable(path)
 
 
+@pytest.mark.slow("starts the command")
 def test_demo_with_a_picture_that_cannot_be_written_does_not_begin(
     scratch: Scratch, run_demo: Callable[..., Program]
 ) -> None:

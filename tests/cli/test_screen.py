@@ -31,6 +31,7 @@ def open_demo(scratch: Scratch) -> Iterator[Callable[..., Terminal]]:
         terminal.close()
 
 
+@pytest.mark.night("runs the demo from its beginning to its end; it also does so without a terminal")
 def test_demo_on_a_small_terminal_shows_the_holder_and_ends_green(
     open_demo: Callable[..., Terminal], scratch: Scratch, tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_demo_on_a_small_terminal_shows_the_holder_and_ends_green(
     assert not scratch.leftovers()
 
 
+@pytest.mark.slow("runs the demo until its last fault")
 def test_demo_unfenced_on_a_wide_terminal_shows_the_accepted_write(
     open_demo: Callable[..., Terminal], scratch: Scratch
 ) -> None:
@@ -79,6 +81,7 @@ def test_demo_unfenced_on_a_wide_terminal_shows_the_accepted_write(
     assert not scratch.leftovers()
 
 
+@pytest.mark.slow("starts a server and three workers")
 def test_demo_on_ctrl_c_gives_the_terminal_back(open_demo: Callable[..., Terminal], scratch: Scratch) -> None:
     """The cursor and the ordinary screen come back, nothing stays below the prompt, and no process either."""
     terminal = open_demo()
@@ -94,6 +97,7 @@ def test_demo_on_ctrl_c_gives_the_terminal_back(open_demo: Callable[..., Termina
     assert not scratch.leftovers()
 
 
+@pytest.mark.slow("starts a server and three workers")
 def test_demo_on_a_dumb_terminal_prints_lines(open_demo: Callable[..., Terminal]) -> None:
     """Where the screen would not be understood there are plain lines, without an escape in them."""
     terminal = open_demo(TERM="dumb")
@@ -138,6 +142,7 @@ def test_narrator_without_a_terminal_is_lines_whatever_is_forced(
         assert type(choose_narrator()) is Lines
 
 
+@pytest.mark.slow("starts a server and three workers")
 def test_demo_on_a_terminal_without_unicode_draws_ascii(open_demo: Callable[..., Terminal]) -> None:
     """Under LC_ALL=C everything is drawn with characters that any terminal has."""
     terminal = open_demo(LC_ALL="C")

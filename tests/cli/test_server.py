@@ -11,12 +11,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from asyncpg_lease.testing.server import EmbeddedServer, EmbeddedServerError, find_programs
+from asyncpg_lease.testing import EmbeddedServer, EmbeddedServerError, find_programs
 from tests.cli.conftest import Program, Scratch, Unprivileged
+
+pytestmark = pytest.mark.slow("starts servers of its own")
 
 _SERVE = """
 import sys
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 with EmbeddedServer() as server:
     print(server.dsn, flush=True)
     sys.stdin.read()

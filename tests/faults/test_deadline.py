@@ -13,7 +13,7 @@ import pytest
 
 from asyncpg_lease import LeaseLostError, LeaseTable, OnLost, lease
 from asyncpg_lease.events import Late, Renewed
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.faults import outages
 from tests.faults.means import rival

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import Event, LeaseLostError, LeaseTable, lease
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.faults.means import exhausted, stopped
 from tests.faults.modes import KEY, SLACK, Faults, Mode, Scene, logging_kept, modes
 from tests.support.leasing import here

@@ -10,7 +10,7 @@ import pytest
 
 from asyncpg_lease import LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, Renewed, RenewFailed
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.faults import outages
 from tests.faults.outages import Outage, Stage

@@ -23,7 +23,7 @@ from pathlib import Path
 import asyncpg
 
 from asyncpg_lease import Lease, LeaseTable, try_acquire
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.fencing.paused_history import History, Write, complaints, table
 from tests.fencing.paused_holder import hold
 from tests.fencing.paused_tenures import AT_ONCE, CONTROL, FENCED, PARTS, PATHS, POINTS, TABLES, Tenure, writing

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseError, LeaseTable, LeaseTableError, acquire
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.fencing.test_bad_input import BOTH, around, use
 from tests.fencing.writing import KEY, write, written

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseTable, Pruned
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.floor.calls import use
 from tests.support.observe import Observer, observing

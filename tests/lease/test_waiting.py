@@ -11,7 +11,7 @@ import pytest
 
 from asyncpg_lease import LeaseTable, LeaseTimeoutError, LeaseUnavailableError, acquire, lease
 from asyncpg_lease.events import Acquired, Unavailable, Waiting, WaitingFailed
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.support.leasing import Recorder, until, warm
 from tests.support.leftovers import library_tasks

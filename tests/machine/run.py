@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.machine.histories import run_histories
 from tests.machine.long_run import run_long
 from tests.machine.long_run_history import complaints, summary

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 
 README = Path(__file__).parents[2] / "README.md"
 

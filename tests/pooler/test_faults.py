@@ -9,7 +9,7 @@ import pytest
 
 from asyncpg_lease import LeaseTable, acquire, lease
 from asyncpg_lease.events import Renewed, RenewFailed
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.support.leasing import Recorder, until, warm
 from tests.support.leftovers import expect_no_tasks

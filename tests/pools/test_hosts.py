@@ -12,7 +12,7 @@ import pytest
 
 from asyncpg_lease import LeaseLostError, LeaseTable, lease
 from asyncpg_lease.events import Renewed
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.pools.life import walk_through_a_life
 from tests.support.leasing import Recorder, until

@@ -11,7 +11,7 @@ import trustme
 
 from asyncpg_lease import LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, Renewed
-from asyncpg_lease.testing.server import EmbeddedServer
+from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
 from tests.pools.life import walk_through_a_life
 from tests.pools.tls import HOST, TlsFront

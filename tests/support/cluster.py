@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from asyncpg_lease.testing.server import find_programs
+from asyncpg_lease.testing import find_programs
 from tests.support.cluster_keeper import CLOCK
 from tests.support.databases import Server
 

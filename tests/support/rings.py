@@ -1,10 +1,12 @@
 """A pytest plugin: which tests a plain `pytest` leaves out, and a limit for those that it does not.
 
-`@pytest.mark.slow("why")` is for a test whose subject needs real time or takes long; `@pytest.mark.night("why")` for one
-that only `nox -t night` runs. All others are quick: with `--quick-limit SECONDS` one that takes longer is an error.
+`@pytest.mark.slow("why")` is for a test whose subject needs real time or takes long; `@pytest.mark.night("why")` for
+one that only `nox -t night` runs. All others are quick: with `--quick-limit SECONDS` one that takes longer fails.
 """
 
 from __future__ import annotations
+
+from collections.abc import Generator
 
 import pytest
 
@@ -26,9 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> object:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a quick test's success into a failure if it took too long."""
-    report: pytest.TestReport = yield
+    report = yield
     limit: float | None = item.config.getoption("--quick-limit")
     marked = any(item.get_closest_marker(name) for name in RINGS)
     if limit is not None and call.when == "call" and report.passed and not marked and call.duration > limit:

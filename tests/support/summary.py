@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.runs import NOTES, Notes, versions
 
+REST = "the others: `nox -t ci`, which takes about ten minutes, and `nox -t night`: see CONTRIBUTING.md"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--runs FILE`."""
@@ -57,6 +59,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.line(line)
     # For people alone: they change from day to day, and what CI compares does not.
     terminalreporter.line("versions: " + ", ".join(f"{name} {number}" for name, number in versions().items()))
+    if config.option.markexpr:
+        terminalreporter.line(f"only the tests that are {config.option.markexpr!r}; {REST}")
     path: Path | None = config.getoption("--runs")
     # A process of pytest-xdist's knows of its own tests alone, and may have had none.
     ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)

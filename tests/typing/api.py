@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Literal, assert_type
 
 import asyncpg
@@ -53,6 +54,7 @@ from asyncpg_lease.events import (
     Waiting,
     WaitingFailed,
 )
+from asyncpg_lease.testing import EmbeddedServer, EmbeddedServerError, find_programs
 
 
 async def block(pool: asyncpg.Pool) -> int:
@@ -289,3 +291,13 @@ async def several(pool: asyncpg.Pool, counters: list[Counter], observers: Observ
     lease(pool, "key", observer=lambda event: print(event.key))  # noqa: T201
     await acquire(pool, "key", observer=())
     await try_acquire(pool, "key", observer=observers)
+
+
+def server_of_ones_own(programs: Path) -> str:
+    """Run a PostgreSQL for a test."""
+    try:
+        with EmbeddedServer({"fsync": "off"}, programs=programs or find_programs()) as server:
+            assert_type(server.dsn, str)
+            return server.dsn
+    except EmbeddedServerError as error:
+        return str(error)
