@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import asyncpg
 
+from tests.support.travel import TRAVELLER
 from tests.support.typing import Connection, Record
 
 
@@ -142,10 +143,11 @@ class Observer:
             await connection.close()
 
     async def backends(self) -> list[int]:
-        """Return the process ids of all other client sessions in this database."""
+        """Return the process ids of all other client sessions in this database, but for the one that moves time."""
         records = await self.connection.fetch(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-            " AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY pid"
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY pid",
+            TRAVELLER,
         )
         return [int(record[0]) for record in records]
 

@@ -62,23 +62,26 @@ _TURNS = 12
 """Turns of the event loop in which whatever has arrived comes to where it is awaited, through the proxy too."""
 _REST_LIMIT = 20.0
 """How many real seconds a server may take to come to rest, on however busy a machine."""
+TRAVELLER = "travel"
+"""The application's name of the session that moves the rows, which no fault of a test's is to hit."""
 
 
 class _Clocks:
     """The functions of the module `time`, and how far from them we are."""
 
     def __init__(self) -> None:
-        self.skew = 0.0
+        self.skew = self.asleep = 0.0
         self._monotonic, self._gettime = time.monotonic, time.clock_gettime
 
-    def move(self, seconds: float) -> None:
-        if not self.skew:
+    def move(self, seconds: float, *, asleep: float = 0.0) -> None:
+        if not self.skew and not self.asleep:
             time.monotonic = lambda: self._monotonic() + self.skew
-            time.clock_gettime = lambda clock, /: self._gettime(clock) + self.skew
+            time.clock_gettime = lambda clock, /: self._gettime(clock) + self.skew + self.asleep
         self.skew += seconds
+        self.asleep += asleep
 
     def reset(self) -> None:
-        self.skew = 0.0
+        self.skew = self.asleep = 0.0
         time.monotonic, time.clock_gettime = self._monotonic, self._gettime
 
 
@@ -132,6 +135,12 @@ class Travel:
         await self._settle()
         await self._move_rows(seconds)
         _clocks.move(seconds)
+
+    async def suspend(self, seconds: float) -> None:
+        """Let so many seconds pass in which the machine sleeps: the loop's timers do not count them."""
+        await self._settle()
+        await self._move_rows(seconds)
+        _clocks.move(0.0, asleep=seconds)
 
     async def _until(self, condition: Condition, seconds: float, *, rows: bool) -> float | None:
         loop = asyncio.get_running_loop()
@@ -191,7 +200,7 @@ async def travelling(dsn: str | None) -> AsyncIterator[Travel]:
     if dsn is None:
         yield Travel(None)
         return
-    connection = await asyncpg.connect(dsn, server_settings={"lock_timeout": "1000"})
+    connection = await asyncpg.connect(dsn, server_settings={"lock_timeout": "1000", "application_name": TRAVELLER})
     try:
         yield Travel(connection)
     finally:
