@@ -166,6 +166,7 @@ async def test_screen_that_fails_to_draw_ends_the_work_and_says_so(monkeypatch: 
         message = "no such glyph"
         raise RuntimeError(message)
 
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(View, "draw", fail)
     out = io.StringIO()
     screen = Screen(Console(file=out, force_terminal=True, width=80, height=24), UNICODE)

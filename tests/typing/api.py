@@ -293,10 +293,11 @@ async def several(pool: asyncpg.Pool, counters: list[Counter], observers: Observ
     await try_acquire(pool, "key", observer=observers)
 
 
-def server_of_ones_own(programs: Path) -> str:
+def server_of_ones_own(programs: Path | None) -> str:
     """Run a PostgreSQL for a test."""
+    assert_type(find_programs(), Path)
     try:
-        with EmbeddedServer({"fsync": "off"}, programs=programs or find_programs()) as server:
+        with EmbeddedServer({"fsync": "off"}, programs=programs) as server:
             assert_type(server.dsn, str)
             return server.dsn
     except EmbeddedServerError as error:
