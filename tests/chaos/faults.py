@@ -5,39 +5,29 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 
 import asyncpg
 
 from asyncpg_lease import LeaseTable
 from asyncpg_lease.testing import EmbeddedServer
-from tests.chaos.crew import PATIENCE, Place
-from tests.chaos.history import Body, Fault, History, Notice
-from tests.chaos.kinds import Planned
+from tests.chaos.crew import Place
+from tests.chaos.kinds import KINDS, Planned
 from tests.faults.means import stopped
+from tests.history.gather import PATIENCE, PAUSE, directly
+from tests.history.history import Body, Fault, History, Notice
+from tests.history.judge import LABEL
 from tests.support.statements import CLAIM, RELEASE, RENEW
-from tests.support.typing import Connection
 
 # What the server and what is between may do to a call of ours while faults of other lanes are on.
 PASSING = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-PAUSE = 0.05
 SOON = 2.0
 
 # Releases and guards wait for a row; its renewal does not.
 WAITING = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
 
 REPLIES = {"claim": CLAIM, "renew": RENEW, "release": RELEASE, "commit": "COMMIT"}
-
-
-@asynccontextmanager
-async def directly(dsn: str) -> AsyncIterator[Connection]:
-    """Connect past all proxies, for what an operator or a foreign session does; the server's defaults do not matter."""
-    connection = await asyncpg.connect(dsn, server_settings={"default_transaction_read_only": "off"})
-    try:
-        yield connection
-    finally:
-        connection.terminate()
 
 
 async def insist(dsn: str, *statements: str) -> None:
@@ -54,6 +44,10 @@ async def insist(dsn: str, *statements: str) -> None:
                         await connection.execute(statement)
                 return
             await asyncio.sleep(PAUSE)
+
+
+def _made(kind: str, began: float, ended: float, *, process: int = 0, key: str = "", detail: str = "") -> Fault:
+    return Fault(kind, began, ended, process, key, detail, cuts=KINDS[kind].cuts)
 
 
 class OnProcess:
@@ -101,7 +95,7 @@ class OnProcess:
             at = max(at, time.monotonic())
         # Replies were slow until the cancellation had met its call.
         spans = planned.lasts or name == "cancelled"
-        return Fault(planned.kind, self._began if spans else at, at, process, detail=self._detail)
+        return _made(planned.kind, self._began if spans else at, at, process=process, detail=self._detail)
 
     async def _freeze(self, lasts: float) -> float:
         self._place.proxy.freeze()
@@ -177,7 +171,7 @@ class OnProcess:
         while time.monotonic() < until:
             with suppress(*PASSING):
                 async with directly(self._dsn) as connection:
-                    found = await connection.fetch(named, f"chaos-{self._place.process}")
+                    found = await connection.fetch(named, f"{LABEL}{self._place.process}")
                     if any(works for _, works in found):
                         return [pid for pid, _ in found]
             await asyncio.sleep(PAUSE)
@@ -251,7 +245,7 @@ class OnServer:
                 began = time.monotonic()
                 key = await makes[planned.kind](planned)
                 if key is not None:
-                    return Fault(planned.kind, began, time.monotonic(), 0, key)
+                    return _made(planned.kind, began, time.monotonic(), key=key)
         return None
 
     def _held(self, planned: Planned) -> Body | None:
@@ -282,7 +276,7 @@ class OnServer:
         except PASSING:
             if force:
                 # Nobody knows whether it was: the row will say so.
-                self._history.faults.append(Fault(planned.kind, began, time.monotonic(), 0, body.key))
+                self._history.faults.append(_made(planned.kind, began, time.monotonic(), key=body.key))
         return body.key if done else None
 
     async def _prune(self, _: Planned) -> str | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.chaos.history import Fault, History, Notice, tenures
 from tests.chaos.kinds import KINDS
 from tests.chaos.symptoms import bears
-
-EARLY = 0.05
-"""Seconds by which a notice may seem to come before what it tells of: two processes read the clock in turns."""
+from tests.history.history import Fault, History, Notice, tenures
+from tests.history.judge import process_in
+from tests.history.report import EARLY
 
 LINGERS = 0.25
 """Seconds beyond its own within which a fault may be behind what is told, as far as others are to be known by it."""
@@ -91,17 +90,21 @@ def _derived(history: History) -> Iterator[Notice]:
     yield from _released_again(history)
     for version in history.versions:
         if version.deleted:
-            yield Notice(history.local(version.at), 0, "Deleted", version.key)
+            yield Notice(version.at, 0, "Deleted", version.key)
     dead = {body.holder for body in history.bodies if body.outcome == "killed"}
     for notice in history.notices:
         if notice.name == "Taken over" and notice.detail in dead:
-            yield notice._replace(name="Dead one taken over")
+            # What is noticed is the end of the one before.
+            yield notice._replace(name="Dead one taken over", process=process_in(notice.detail), holder="")
+    for turn in history.turns.values():
+        if turn.asked and turn.outcome == "cancelled":
+            yield Notice(turn.at, turn.process, f"Cancelled {turn.asked}")
 
 
 def _released_again(history: History) -> Iterator[Notice]:
     """Yield the releases that the library told of after their reply was lost: the server had done them before."""
     released = {
-        (tenure.key, tenure.holder): history.local(tenure.released_at)
+        (tenure.key, tenure.holder): tenure.released_at
         for tenure in tenures(history.versions)
         if tenure.released_at is not None
     }

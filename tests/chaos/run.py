@@ -2,8 +2,8 @@
 
     python -m tests.chaos.run [--seconds 60] [--seed N] [--processes 6] [--keys 12] [--programs DIR]
 
-Fails, with the history of the key, where a rule was broken (see `rules`), or where no fault of some kind was noticed
-by its own sign (see `noticed`).
+Fails, with the history of the key, if a rule was broken (see `tests.history.judge`), or if no fault of some kind was
+noticed by its own sign (see `noticed`).
 The same seed makes the same faults, one after the other, in each lane; what they meet is the machine's.
 """
 
@@ -19,9 +19,10 @@ from pathlib import Path
 
 from asyncpg_lease.testing import EmbeddedServer
 from tests.chaos.noticed import unnoticed
-from tests.chaos.report import stories, summary
-from tests.chaos.rules import broken_rules
+from tests.chaos.report import summary
 from tests.chaos.soak import run_soak
+from tests.history.judge import broken_rules
+from tests.history.report import stories
 from tests.support.databases import TEST_SETTINGS, Server
 from tests.support.loops import run
 

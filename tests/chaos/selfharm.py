@@ -7,14 +7,15 @@ import os
 import time
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Coroutine
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import asyncpg
 
 from asyncpg_lease import Lease
 from tests.faults.means import exhausted
+from tests.history.record import Turn
 from tests.support.leasing import assert_child_is_fine
 from tests.support.processes import emit, receive
 from tests.support.typing import Pool
@@ -22,23 +23,11 @@ from tests.support.typing import Pool
 PAUSE = 0.005
 
 
-class Cancellable(Protocol):
-    """A turn, see `worker.Turn`."""
-
-    phase: str
-    cancelled: str
-    task: asyncio.Task[None] | None
-
-
 class Selfharm:
-    """Obeys the parent, and says when it has: `did` with the number of the order.
-
-    Attributes:
-        held: The leases whose bodies run now.
-    """
+    """Obeys the parent, and says when it has: `did` with the number of the order."""
 
     def __init__(self, pool: Pool) -> None:
-        self.held: list[Lease] = []
+        self._held: list[Lease] = []
         self._pool = pool
         self._orders: dict[str, deque[tuple[int, float]]] = defaultdict(deque)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,7 +38,7 @@ class Selfharm:
             match await receive():
                 case {"do": "block", "order": int(order), "seconds": float(seconds)}:
                     time.sleep(seconds)
-                    emit(did=order)
+                    emit(what="did", order=order)
                 case {"do": "exhaust", "order": int(order), "seconds": float(seconds)}:
                     self._start(self._exhaust(order, seconds))
                 case {"do": "fork", "order": int(order)}:
@@ -57,28 +46,36 @@ class Selfharm:
                 case {"do": "cancel", "order": int(order), "phase": str(phase), "seconds": float(seconds)}:
                     self._orders[phase].append((order, seconds))
                 case {"do": "explain", "kind": kind}:
-                    emit(wrong=f"{kind}: not met", detail=f"{self._pool.get_idle_size()} idle {stacks()}")
+                    emit(what="wrong", name=f"{kind}: not met", detail=f"{self._pool.get_idle_size()} idle {stacks()}")
                 case _:
                     break
         for task in self._tasks:
             task.cancel()
 
-    def enter(self, turn: Cancellable, phase: str) -> None:
+    @contextmanager
+    def holding(self, held: Lease) -> Iterator[None]:
+        """Know a lease for as long as its body runs."""
+        self._held.append(held)
+        try:
+            yield
+        finally:
+            self._held.remove(held)
+
+    def enter(self, turn: Turn, phase: str) -> None:
         """Take note of how far a turn has come, and cancel it in this phase where that was ordered."""
         turn.phase = phase
         if self._orders[phase] and not turn.cancelled:
             order, seconds = self._orders[phase].popleft()
             asyncio.get_running_loop().call_later(seconds, self._cancel, turn, phase, order, seconds)
 
-    def _cancel(self, turn: Cancellable, phase: str, order: int, seconds: float) -> None:
+    def _cancel(self, turn: Turn, phase: str, order: int, seconds: float) -> None:
         assert turn.task is not None
         if turn.phase != phase or turn.task.done():
             # It was quicker: the next one, and sooner.
             self._orders[phase].append((order, seconds / 2))
             return
-        turn.cancelled = phase
-        turn.task.cancel()
-        emit(did=order)
+        turn.cancel(phase)
+        emit(what="did", order=order)
 
     def _start(self, harm: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(harm)
@@ -92,13 +89,13 @@ class Selfharm:
             with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                 async with exhausted(self._pool):
                     taken = True
-                    emit(did=order)
+                    emit(what="did", order=order)
                     await asyncio.sleep(seconds)
 
     async def _fork(self, order: int) -> None:
-        while not self.held:
+        while not self._held:
             await asyncio.sleep(PAUSE)
-        held = self.held[0]
+        held = self._held[0]
         with warnings.catch_warnings():
             # From Python 3.12 on, since observers have threads.
             warnings.simplefilter("ignore")
@@ -110,7 +107,7 @@ class Selfharm:
                 use_copy(held)
                 code = 0
             os._exit(code)
-        emit(did=order)
+        emit(what="did", order=order)
         await asyncio.to_thread(assert_child_is_fine, pid)
 
 
@@ -138,6 +135,6 @@ def use_copy(held: Lease) -> None:
             continue
         refused = False
     if refused:
-        emit(notice="Copy refused", key=held.key, holder=held.holder)
+        emit(what="notice", name="Copy refused", key=held.key, holder=held.holder)
     else:
-        emit(wrong="a forked child's copy of a lease is held", key=held.key, detail=repr(held))
+        emit(what="wrong", name="a forked child's copy of a lease is held", key=held.key, detail=repr(held))

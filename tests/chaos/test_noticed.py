@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.forged import OFFSET, sound, with_body
-from tests.chaos.history import Fault, History, Notice
 from tests.chaos.kinds import KINDS
 from tests.chaos.noticed import tally, unnoticed
+from tests.chaos.report import summary
+from tests.history.forged import altered, read, sound, with_body
+from tests.history.history import Event, Fault, History, Notice, Turn
 
 FROZEN = "frozen network"
 DETAILS = {
@@ -74,8 +75,8 @@ def sign_of(kind: str) -> Notice:
 
 def told_of(faults: list[Fault], notices: list[Notice]) -> History:
     """Return a history of faults and of what was told."""
-    history = sound()
-    history.faults, history.notices = faults, notices
+    history = read(sound())
+    history.faults, history.notices, history.turns = faults, notices, {}
     return history
 
 
@@ -170,17 +171,15 @@ def test_statement_that_was_held_up_for_long_need_not_have_been_for_most_of_the_
 
 def test_fault_is_counted_with_what_was_told_of_it_and_the_losses_of_it() -> None:
     """A kind that was not made, or of which nothing was told, is named; a row that was deleted tells of a prune."""
-    counts = tally(sound())
+    counts = tally(read(sound()))
     assert (counts[FROZEN].injected, counts[FROZEN].noticed, counts[FROZEN].lost) == (1, 1, 1)
     assert (counts["pruned"].injected, counts["pruned"].noticed, counts["pruned"].lost) == (1, 1, 0)
-    assert unnoticed(sound()) == [name for name in KINDS if name not in {FROZEN, "pruned"}]
+    assert unnoticed(read(sound())) == [name for name in KINDS if name not in {FROZEN, "pruned"}]
 
 
 def test_loss_of_a_tenure_that_had_not_met_the_fault_is_not_of_it() -> None:
     """Another one of the same process, at the same time."""
-    history = sound()
-    history.notices[1] = history.notices[1]._replace(holder="process-2/y")
-    count = tally(history)[FROZEN]
+    count = tally(read(altered(sound(), "notice", name_="Lost unreachable", holder="process-2/y")))[FROZEN]
     assert (count.noticed, count.lost) == (1, 0)
 
 
@@ -195,16 +194,36 @@ def test_release_is_asked_again_where_it_is_told_after_its_reply_was_lost() -> N
 
 
 def test_killed_process_is_noticed_where_its_body_never_ended() -> None:
-    """A tenure of it is taken over, and its body had come to no last line."""
-    killed = Fault("process killed", 12.3, 12.3, 2)
-    history = told_of([killed], [Notice(13.2, 2, "Taken over", "a", HOLDER, HOLDER)])
-    assert tally(history)["process killed"].noticed == 0
-    assert tally(with_body(history, 2, outcome="killed"))["process killed"].noticed == 1
+    """A tenure of it is taken over by another process, and its body had come to no last line."""
+
+    def noticed(events: list[Event]) -> int:
+        history = read(events)
+        history.faults = [Fault("process killed", 12.3, 12.3, 2)]
+        history.notices = [Notice(13.2, 3, "Taken over", "a", HOLDER, "process-3/x")]
+        return tally(history)["process killed"].noticed
+
+    assert noticed(sound()) == 0
+    assert noticed(with_body(sound(), 2, 12.01, float("inf"))) == 1
 
 
 def test_row_that_was_deleted_at_another_time_is_no_sign_of_a_prune() -> None:
     """The table tells when."""
     history = told_of([Fault("pruned", 12.0, 12.1)], [])
     assert tally(history)["pruned"].noticed == 0
-    history.versions = [each._replace(at=12.05 + OFFSET) if each.deleted else each for each in history.versions]
+    history.versions = [each._replace(at=12.05) if each.deleted else each for each in history.versions]
     assert tally(history)["pruned"].noticed == 1
+
+
+@pytest.mark.parametrize("phase", ["acquire", "body", "exit"])
+def test_cancellation_is_noticed_where_it_comes_out_of_its_turn(phase: str) -> None:
+    """One that did not, or that nobody asked for, is a sign of nothing."""
+    kind = f"cancelled: {phase}"
+    history = told_of([fault_of(kind)], [])
+    for turn, noticed in ((Turn(2, phase, "cancelled", 12.35), 1), (Turn(2, phase, "failed", 12.35), 0)):
+        history.turns = {(2, 1): turn}
+        assert tally(history)[kind].noticed == noticed
+
+
+def test_summary_counts_each_kind_of_fault() -> None:
+    """How often it was made, noticed, and behind a loss."""
+    assert any(line.split() == [*FROZEN.split(), "1", "1", "1"] for line in summary(read(sound())))

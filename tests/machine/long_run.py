@@ -7,180 +7,205 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
-import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from itertools import pairwise
 
-import asyncpg
+from asyncpg_lease import LeaseLostError, LeaseTable, lease
+from tests.history.gather import PATIENCE, Post, gathering
+from tests.history.history import Fault, History, by_key, tenures
+from tests.history.judge import FORCED, KILLED, unseen
+from tests.history.record import Turn, Worker, recording, working
+from tests.history.report import figures
+from tests.support.processes import Child, spawning
 
-from asyncpg_lease import LeaseTable, acquire
-from tests.machine.long_run_history import Body, History, Write, unseen
-from tests.machine.long_run_worker import KEYS, SLOW, TTL, WRITTEN, work
-from tests.support.job import JOB
-from tests.support.processes import Child, Spawn, spawning
+QUICK = tuple(f"quick-{number}" for number in range(12))
+SLOW = tuple(f"slow-{number}" for number in range(6))
+"""The keys: most bodies take milliseconds, the others long enough to hear of a revoke from a renewal."""
 
+KEYS = (*QUICK, *SLOW)
 PROCESSES = 3
-PATIENCE = 30.0
-"""Seconds for anything that must come."""
+TASKS = 6
+TTL = 1.0
+REST = 1.5 * TTL
 
-PAUSE = 0.1
-
-WARM = 80
-"""Reports of a process, two for each body, before it may be killed: a new one has nothing to leave behind."""
+WARM = 40
+"""Bodies of a process before it may be killed: a new one has nothing to leave behind."""
 
 EVERY = {"kill": 1.0, "revoke": 0.03, "prune": 0.005, "advance": 3.0}
 """Seconds from one to the next, on average."""
 
+OUTCOMES = ("revoked", "already_revoked", "other_tenure", "expired", "resting", "free", "unknown")
+"""The answers of a revoke that a run has to meet."""
 
-class Parent:
-    """Keeps the processes, does to them what may happen to them, and notes what they report."""
 
-    def __init__(self, dsn: str, acquisitions: int, seed: int, table: LeaseTable, spawn: Spawn) -> None:
-        self.history = History()
-        self._dsn = dsn
-        self._acquisitions = acquisitions
-        self._seed = seed
+# In the process ----------------------------------------------------------------------------------
+
+
+class Busy(Worker):
+    """Has many short bodies, and a few long ones."""
+
+    pause = 0.01
+
+    async def take(self, turn: Turn) -> None:
+        """Acquire a key, write twice, and maybe once more after the block, also after a loss."""
+        turn.phase = "turn"
+        slow = self.random.random() < 0.1
+        key = self.random.choice(SLOW if slow else QUICK)
+        wait = self.random.choice([0, 0.5])
+        rest = REST if slow and self.random.random() < 0.2 else 0
+        lasts = self.random.uniform(0.2, 0.8) if slow else self.random.uniform(0, 0.01)
+        held = None
+        with suppress(LeaseLostError):
+            context = lease(self.table, key, ttl=TTL, wait=wait, min_hold=rest, label=self.label)
+            async with context as held, self.body(held, TTL):
+                await self.write(held)
+                await asyncio.sleep(lasts)
+                await self.write(held)
+        if held is not None and self.random.random() < 0.1:
+            await self.write_late(held, 0.1)
+
+
+async def work(dsn: str, number: int, seed: int) -> None:
+    """Acquire, work and write in several tasks, until the parent says stop or kills this process."""
+    async with recording(dsn, number, connections=TASKS) as (table, pool):
+        await working(Busy(table, pool, number, seed), TASKS)
+
+
+# Its parent --------------------------------------------------------------------------------------
+
+
+class Trouble:
+    """What happens to the processes and their keys, again and again until there has been enough."""
+
+    def __init__(self, posts: list[Post], table: LeaseTable, history: History, seed: int) -> None:
+        self._posts = posts
         self._table = table
-        self._spawn = spawn
-        self._numbers = itertools.count(1)
-        self._started: set[Child] = set()
-        self._working: set[Child] = set()
-        self._killed: dict[Child, float] = {}
+        self._history = history
+        self._seed = seed
         self._enough = asyncio.Event()
 
-    async def run(self) -> None:
-        """Run until there have been enough acquisitions, and the processes have come to their end."""
-        trouble = {"kill": self._kill, "revoke": self._revoke, "prune": self._prune, "advance": self._advance}
+    async def run(self, acquisitions: int) -> None:
+        """Make trouble until there have been so many acquisitions, and what is to be seen was."""
+        happen = {"kill": self._kill, "revoke": self._revoke, "prune": self._prune, "advance": self._advance}
         async with asyncio.TaskGroup() as group:
-            kept = [group.create_task(self._keep()) for _ in range(PROCESSES)]
-            # Two at once are a case of their own.
-            names = [*trouble, "prune"]
-            troubling = [
-                group.create_task(self._again(name, trouble[name], number)) for number, name in enumerate(names)
-            ]
-            await self._until_enough()
-            for task in troubling:
-                task.cancel()
-            await asyncio.wait(troubling)
-            for child in self._started - self._killed.keys():
-                await child.send(stop=True)
-            await asyncio.wait(kept)
-        for key in KEYS:
-            held = await acquire(self._table, key, ttl=TTL, wait=PATIENCE)
-            self.history.last[key] = held.fence
-            await held.release()
-
-    async def _until_enough(self) -> None:
-        """Wait for the acquisitions, and then for what is to be seen and has not been yet."""
-        while len(self.history.bodies) < self._acquisitions:
-            await asyncio.sleep(PAUSE)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                while list(unseen(self.history, least=self._acquisitions)):
-                    await asyncio.sleep(PAUSE)
-        self._enough.set()
-
-    # The processes ----------------------------------------------------------------------------------
-
-    async def _keep(self) -> None:
-        """Start a process, and another one whenever it was killed."""
-        while not self._enough.is_set():
-            number = next(self._numbers)
-            child = await self._spawn(work, self._dsn, f"{self._seed} {number}")
-            self._started.add(child)
-            if self._enough.is_set():
-                await child.send(stop=True)
-            running = await self._listen(child, number)
-            self._started.discard(child)
-            self._working.discard(child)
-            code = await child.wait()
-            assert child in self._killed or (code, running) == (0, []), f"process {number} ended with {code}: {running}"
-            for body in running:
-                body.ended = self._killed[child]
-
-    async def _listen(self, child: Child, process: int) -> list[Body]:
-        """Note what a process reports until its end; return the bodies that had not ended by then."""
-        running: dict[int, Body] = {}
-        for reports in itertools.count(1):
-            try:
-                event: dict[str, Any] = await child.event(within=PATIENCE)
-            except EOFError:
-                break
-            at = event.pop("at")
-            if "began" in event:
-                number = event.pop("began")
-                body = running[number] = Body(process=process, started=at, **event)
-                self.history.bodies.append(body)
-            elif "ended" in event:
-                body = running.pop(event["ended"])
-                body.ended, body.outcome, body.stood_still = at, event["outcome"], event["stood_still"]
-            elif event["refused"] == "late":
-                self.history.refused += 1
-            else:
-                self.history.guarded_refused.append((event["key"], event["fence"]))
-            if reports == WARM and child not in self._killed:
-                self._working.add(child)
-        return list(running.values())
-
-    # What may happen --------------------------------------------------------------------------------
+            # Two prunes at once are a case of their own.
+            for number, name in enumerate([*happen, "prune"]):
+                group.create_task(self._again(name, happen[name], number))
+            while len(self._history.bodies) < acquisitions:
+                await asyncio.sleep(0.1)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    # The rows' versions are read when all is over.
+                    while not {*least(0)} - {TAKEN_OVER} <= seen(self._history).keys():
+                        await asyncio.sleep(0.1)
+            self._enough.set()
 
     async def _again(self, name: str, happen: Callable[[random.Random], Awaitable[None]], number: int) -> None:
         choose = random.Random(f"{self._seed} {name} {number}")  # noqa: S311 - for tests
-        while True:
-            await asyncio.sleep(choose.uniform(0, 2 * EVERY[name]))
+        while not self._enough.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(choose.uniform(0, 2 * EVERY[name])):
+                    await self._enough.wait()
+                    break
             await happen(choose)
 
+    def _note(self, kind: str, began: float, *, process: int = 0, key: str = "", detail: str = "") -> None:
+        self._history.faults.append(Fault(kind, began, time.monotonic(), process, key, detail, cuts=kind == KILLED))
+
     async def _kill(self, choose: random.Random) -> None:
-        if not self._working:
-            return
-        child = choose.choice(sorted(self._working, key=lambda child: child.pid))
-        self._working.discard(child)
-        child.signal(signal.SIGKILL)
-        _wait_for_the_end(child.pid)
-        self._killed[child] = time.monotonic()
-        self.history.kills += 1
+        bodies = Counter(body.process for body in self._history.bodies)
+        post = choose.choice(self._posts)
+        if post.ready.is_set() and bodies[post.process] >= WARM:
+            process, at = post.process, post.kill()
+            self._note(KILLED, at, process=process)
 
     async def _revoke(self, choose: random.Random) -> None:
-        key = choose.choice(KEYS if choose.random() < 0.5 else SLOW)
+        key, began = choose.choice(KEYS if choose.random() < 0.5 else SLOW), time.monotonic()
         info = await self._table.get(key)
         fence = None if info is None or choose.random() < 0.5 else info.fence
         force = fence is not None and choose.random() < 0.2
-        if force and fence is not None:
-            self.history.forced.add((key, fence))
-        elif fence is not None:
+        if fence is not None and not force:
             fence -= choose.random() < 0.3
         revocation = await self._table.revoke(key, fence=fence or None, force=force)
-        self.history.revokes[revocation.outcome] += 1
+        self._note(FORCED if force else "revoked", began, key=key, detail=revocation.outcome)
 
     async def _prune(self, _: random.Random) -> None:
-        pruned = await self._table.prune(0)
-        self.history.prunes += 1
-        self.history.pruned += pruned.deleted
+        began = time.monotonic()
+        self._note("pruned", began, detail=f"{(await self._table.prune(0)).deleted}")
 
     async def _advance(self, choose: random.Random) -> None:
-        self.history.advances.append(await self._table.advance_fences(choose.randint(1, 100)))
-
-
-def _wait_for_the_end(pid: int) -> None:
-    """Block until a process that was killed is gone, so that its last moment is known well."""
-    # Whoever else waits for the child may have been quicker, and is left to it otherwise.
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        began = time.monotonic()
+        await self._table.advance_fences(choose.randint(1, 100))
+        self._note("advanced", began)
 
 
 async def run_long(dsn: str, acquisitions: int, seed: int) -> History:
     """Make the tables in an empty database, run in it, and return what was seen."""
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=6) as pool, spawning() as spawn:
-        table = LeaseTable(pool, poll=0.05)
-        await table.create()
-        await pool.execute(JOB)
-        await pool.execute(WRITTEN)
-        parent = Parent(dsn, acquisitions, seed, table, spawn)
-        await parent.run()
-        await table.aclose()
-        parent.history.writes = [Write(*row) for row in await pool.fetch("SELECT number, key, fence FROM written")]
-    return parent.history
+    async with gathering(dsn, KEYS, REST) as (history, table), spawning() as spawn, asyncio.TaskGroup() as group:
+
+        async def start(number: int) -> Child:
+            return await spawn(work, dsn, number, seed)
+
+        numbers = itertools.count(1)
+        posts = [Post(history, start, numbers) for _ in range(PROCESSES)]
+        for post in posts:
+            group.create_task(post.keep())
+        await Trouble(posts, table, history, seed).run(acquisitions)
+        history.add("closed", time.monotonic())
+        for post in posts:
+            await post.stop()
+    return history
+
+
+# What was seen -----------------------------------------------------------------------------------
+
+TAKEN_OVER = "keys of killed bodies acquired again"
+
+
+def least(acquisitions: int) -> Mapping[str, int]:
+    """Return how often what has to be seen at least."""
+    others = ("rows pruned", "fences advanced", "late writes refused", "bodies stopped by a revoke", TAKEN_OVER)
+    return {
+        "acquisitions": acquisitions,
+        **{f"revokes: {outcome}": 1 for outcome in OUTCOMES},
+        **dict.fromkeys(others, 1),
+    }
+
+
+def seen(history: History) -> Counter[str]:
+    """Count what has to be seen."""
+    dead = {(body.key, body.holder) for body in history.bodies if body.outcome == "killed"}
+    pairs = [pair for of_key in by_key(tenures(history.versions)).values() for pair in pairwise(of_key)]
+    counts = Counter(
+        {
+            "acquisitions": len(history.bodies),
+            "late writes refused": len(history.refused),
+            "bodies stopped by a revoke": sum(body.outcome == "lost: revoked" for body in history.bodies),
+            TAKEN_OVER: sum((before.key, before.holder) in dead for before, _ in pairs),
+        }
+    )
+    for fault in history.faults:
+        if fault.kind in {FORCED, "revoked"}:
+            counts[f"revokes: {fault.detail}"] += 1
+        elif fault.kind == "pruned":
+            counts["rows pruned"] += int(fault.detail)
+        elif fault.kind == "advanced":
+            counts["fences advanced"] += 1
+    return +counts
+
+
+def complaints(history: History, acquisitions: int) -> list[str]:
+    """Return what a run of so many acquisitions has to have seen, and has not."""
+    return unseen(seen(history), least(acquisitions))
+
+
+def summary(history: History) -> Iterator[str]:
+    """Yield the lines of the results."""
+    ends = Counter(body.outcome for body in history.bodies)
+    yield f"bodies              {', '.join(f'{count} {end}' for end, count in ends.most_common())}"
+    yield f"seen                {', '.join(f'{count} {name}' for name, count in sorted(seen(history).items()))}"
+    yield from figures(history)

@@ -8,8 +8,7 @@ The first runs random histories on a server and on the model, and makes one that
 seed and number make the same histories. So does the second, in whose histories answers are lost, links reset, sessions
 ended, statements refused, and claims cancelled.
 
-The third fails if a fence was out of order, if two bodies of a key ran at once, if a lower fence was written after a
-higher one, if a key could not be acquired in the end, or if something that was to be seen was not.
+The third fails if a rule was broken (see `tests.history.judge`), or if something that was to be seen was not.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncpg_lease.testing import EmbeddedServer
+from tests.history.report import stories
 from tests.machine.histories import run_histories
-from tests.machine.long_run import run_long
-from tests.machine.long_run_history import complaints, summary
+from tests.machine.long_run import complaints, run_long, summary
 from tests.support.databases import TEST_SETTINGS, Server
 from tests.support.loops import run
 
@@ -69,7 +68,7 @@ def _run_histories(dsn: str, number: int, seed: int, *, faults: bool) -> list[st
 def _run_long(dsn: str, number: int, seed: int) -> list[str]:
     history = run(run_long(dsn, number, seed))
     _say(*summary(history))
-    return complaints(history, least=number)
+    return [*stories(history), *complaints(history, number)]
 
 
 def _say(*lines: str) -> None:
