@@ -14,12 +14,15 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import asyncpg
 
-from tests.support.typing import Connection
+from tests.support import sockets
+from tests.support.typing import Connection, Record
 
 Condition = Callable[[], object] | Callable[[], Awaitable[object]]
+T = TypeVar("T")
 
 _MOVE = """
 DO $$
@@ -50,11 +53,15 @@ BEGIN
     END LOOP;
 END $$
 """
-# Who waits for a lock, or sleeps, waits until somebody else does something; all others are about to answer.
-_BUSY = """
+# A session at rest waits for its client's next request. One that waits for a lock, or sleeps, waits for somebody else.
+_SEEN = """
 SELECT
-    count(*) FILTER (WHERE state = 'active' AND coalesce(wait_event_type, '') NOT IN ('Lock', 'Timeout')),
-    max(state_change)
+    count(*) FILTER (
+        WHERE state IS NOT NULL AND coalesce(wait_event, '') <> 'ClientRead'
+            AND coalesce(wait_event_type, '') NOT IN ('Lock', 'Timeout')
+    ) AS busy,
+    max(state_change) AS changed,
+    (SELECT array_agg(client_port) FROM pg_stat_activity WHERE client_port > 0) AS ports
 FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
@@ -62,6 +69,10 @@ _TURNS = 12
 """Turns of the event loop in which whatever has arrived comes to where it is awaited, through the proxy too."""
 _REST_LIMIT = 20.0
 """How many real seconds a server may take to come to rest, on however busy a machine."""
+_DEAF_LIMIT = 3.0
+"""After how many real seconds a peer that reads nothing is taken for one that has been stopped."""
+_MOVES = 4
+"""After how many tries it is no passing statement that has a row locked."""
 TRAVELLER = "travel"
 """The application's name of the session that moves the rows, which no fault of a test's is to hit."""
 
@@ -102,7 +113,15 @@ class Travel:
 
     def __init__(self, connection: Connection | None) -> None:
         self._connection = connection
+        self._seen: Record | None = None
+        self._deaf: set[int] = set()
+        self._jumps = 0
         self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def moved(self) -> float:
+        """Seconds that were moved so far. What a busy machine takes is not in it, so that limits can be exact."""
+        return _clocks.skew
 
     async def __call__(self, seconds: float, *, rows: bool = True) -> None:
         """Let so many seconds pass.
@@ -130,62 +149,109 @@ class Travel:
             raise TimeoutError(message)
         return passed
 
+    async def through(self, work: Awaitable[T], *, within: float, rows: bool = True) -> T:
+        """Let time pass until something is done, and return what it returns.
+
+        Args:
+            work: A coroutine, a task or a future; cancelled if it is not done in time.
+            within: How many seconds may pass.
+            rows: As for a call.
+
+        Raises:
+            TimeoutError: If it is not done when they have passed.
+        """
+        done = asyncio.ensure_future(work)
+        try:
+            await self.until(done.done, within=within, rows=rows)
+        except BaseException:
+            done.cancel()
+            raise
+        return await done
+
     async def block(self, seconds: float) -> None:
         """Let so many seconds pass in which the event loop stands still, as in a call that blocks it."""
-        await self._settle()
-        await self._move_rows(seconds)
+        await self._jump(seconds)
         _clocks.move(seconds)
 
     async def suspend(self, seconds: float) -> None:
         """Let so many seconds pass in which the machine sleeps: the loop's timers do not count them."""
-        await self._settle()
-        await self._move_rows(seconds)
+        await self._jump(seconds)
         _clocks.move(0.0, asleep=seconds)
+
+    async def _jump(self, seconds: float) -> None:
+        self._jumps += 1
+        try:
+            async with self._one_at_a_time:
+                await self._settle()
+                await self._move_rows(seconds)
+        finally:
+            self._jumps -= 1
 
     async def _until(self, condition: Condition, seconds: float, *, rows: bool) -> float | None:
         loop = asyncio.get_running_loop()
-        async with self._one_at_a_time:
-            started = loop.time()
+        started = loop.time()
+        # A timer, so that another one that travels meanwhile does not pass by.
+        end = loop.call_at(started + seconds, lambda: None)
+        try:
             while True:
-                await self._settle()
-                outcome = condition()
-                if inspect.isawaitable(outcome):
-                    outcome = await outcome
-                if outcome:
-                    return loop.time() - started
-                left = started + seconds - loop.time()
-                if left <= 0:
-                    return None
-                step = min(left, _next_timer(loop) - loop.time())
-                if step > 0:
-                    if rows:
-                        await self._move_rows(step)
-                    _clocks.move(step)
+                async with self._one_at_a_time:
+                    await self._settle()
+                    outcome = condition()
+                    if inspect.isawaitable(outcome):
+                        outcome = await outcome
+                    if outcome:
+                        return loop.time() - started
+                    if loop.time() >= end.when():
+                        return None
+                    step = min(end.when(), _next_timer(loop)) - loop.time()
+                    if step > 0 and not self._jumps:
+                        if rows:
+                            await self._move_rows(step)
+                        _clocks.move(step)
+        finally:
+            end.cancel()
 
     async def _move_rows(self, seconds: float) -> None:
-        if self._connection is not None:
-            async with self._connection.transaction():
-                await self._connection.execute("SELECT set_config('travel.by', $1, true)", f"{seconds:.6f} s")
-                await self._connection.execute(_MOVE)
+        if self._connection is None:
+            return
+        # One message is one transaction.
+        move = f"SELECT set_config('travel.by', '{seconds:.6f} s', true);{_MOVE}"
+        for tries_left in reversed(range(_MOVES)):
+            try:
+                await self._connection.execute(move)
+            except asyncpg.LockNotAvailableError as error:
+                message = "another session has locked a lease table: travel with rows=False"
+                raise RuntimeError(message) from error
+            except asyncpg.RaiseError:
+                if not tries_left:
+                    raise
+                await self._settle()
+            else:
+                return
 
     async def _settle(self) -> None:
         """Wait until nothing happens without time passing: the server is at rest, and its answers have come in."""
-        until = time.monotonic() + _REST_LIMIT
-        last: object = None
+        loop = asyncio.get_running_loop()
+        started = time.monotonic()
         while True:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             if self._connection is None:
                 return
-            seen = await self._connection.fetchrow(_BUSY)
+            # Before the question: what has been read by now shows in the answer.
+            last = self._seen
+            unheard = sockets.unheard(loop, (last and last["ports"]) or ()) - self._deaf
+            self._seen = seen = await self._connection.fetchrow(_SEEN)
             assert seen is not None
-            # Twice the same: a session is called idle just before its answer is sent.
-            if not seen[0] and seen == last:
+            # Twice the same: what was answered by the first time has come in now.
+            if not unheard and not seen["busy"] and last is not None and seen["changed"] == last["changed"]:
                 return
-            if time.monotonic() > until:
+            waited = time.monotonic() - started
+            if waited > _REST_LIMIT:
                 message = "a session of this database does not come to rest: a fake clock cannot wait for it"
                 raise TimeoutError(message)
-            last = seen
+            if waited > _DEAF_LIMIT:
+                self._deaf |= unheard
 
 
 def _next_timer(loop: asyncio.AbstractEventLoop) -> float:

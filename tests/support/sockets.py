@@ -1,0 +1,71 @@
+"""Which requests of this process a server has not read yet, as the kernel sees it: on Linux, else nothing is known."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+
+# From linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
+_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBxI")
+_NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+_UNREAD_AT = _HEADER.size + 56
+_ESTABLISHED = 1
+# From linux/tcp.h: how many segments with data came in and went out.
+_TCP_INFO, _SEGMENTS_AT, _SEGMENTS = 11, 152, struct.Struct("=II")
+
+Address = tuple[str, int]
+
+
+def unheard(loop: asyncio.AbstractEventLoop, sessions: Collection[int]) -> set[int]:
+    """Return the local ports of this loop's connections whose peer has not read, or not answered, what was sent.
+
+    Args:
+        loop: The event loop.
+        sessions: The local ports that the server knows as sessions. Another one is about to log in, and answers
+            segment by segment.
+    """
+    if sys.platform != "linux":
+        return set()
+    links: list[tuple[socket.socket, Address, Address]] = []
+    for transport in list(loop._transports.values()):  # type: ignore[attr-defined]
+        found = transport.get_extra_info("socket")
+        here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if found is not None and found.family == socket.AF_INET and there:
+            links.append((found, here, there))
+    # Where both ends are in this loop, it reads what it sent itself.
+    own = {here for _, here, _ in links}
+    servers = {there for _, here, there in links if here[1] in sessions}
+    waiting: set[int] = set()
+    for found, here, there in links:
+        is_new = there in servers and here[1] not in sessions
+        if there not in own and (_unread(there, here) or (is_new and _is_owed_an_answer(found))):
+            waiting.add(here[1])
+    return waiting
+
+
+def _unread(here: Address, there: Address) -> int:
+    """Return how many bytes the owner of the socket `here`, connected to `there`, has not read; 0 if not known."""
+    ends = struct.pack("!HH", here[1], there[1])
+    hosts = (socket.inet_aton(host).ljust(16, b"\0") for host in (here[0], there[0]))
+    body = b"".join([_REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED), ends, *hosts, _NO_COOKIE])
+    header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
+    with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as diag:
+        diag.send(header + body)
+        answer = diag.recv(4096)
+        if _HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY and answer[_HEADER.size + 1] == _ESTABLISHED:
+            return int.from_bytes(answer[_UNREAD_AT : _UNREAD_AT + 4], sys.byteorder)
+    return 0
+
+
+def _is_owed_an_answer(found: socket.socket) -> bool:
+    """Tell whether more segments with data went out than came in."""
+    with suppress(OSError, struct.error):
+        came, went = _SEGMENTS.unpack_from(found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256), _SEGMENTS_AT)
+        return bool(went > came)
+    return False
