@@ -120,9 +120,14 @@ class Traffic:
 
 
 class _Way:
-    """One direction of a link: bytes go in as they arrive and come out after the latency."""
+    """One direction of a link: bytes go in as they arrive and come out after the latency.
+
+    Attributes:
+        silent: Whether nothing comes out any more, not even the end of the stream.
+    """
 
     def __init__(self, traffic: Traffic, writer: asyncio.StreamWriter) -> None:
+        self.silent = False
         self._traffic = traffic
         self._writer = writer
         self._queue: asyncio.Queue[tuple[float, bytes | Drop | None]] = asyncio.Queue()
@@ -138,6 +143,8 @@ class _Way:
             due, item = await self._queue.get()
             await asyncio.sleep(due - loop.time())
             await self._traffic.flowing()
+            if self.silent:
+                continue
             if item is None:
                 self._writer.close()
                 return None
@@ -160,6 +167,7 @@ class Link:
         self._writers = [writer]
         self._followed = ClientStream()
         self._replies = _Way(traffic, writer)
+        self._ways = [self._replies]
 
     async def run(self, host: str, port: int) -> None:
         """Connect to the server and carry bytes both ways until one side ends."""
@@ -167,6 +175,7 @@ class Link:
             server_reader, server_writer = await asyncio.open_connection(host, port)
             self._writers.append(server_writer)
             requests = _Way(self._traffic, server_writer)
+            self._ways.append(requests)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_requests(requests))
                 tasks.create_task(self._read_replies(server_reader))
@@ -177,6 +186,11 @@ class Link:
         finally:
             for writer in self._writers:
                 writer.close()
+
+    def silence(self) -> None:
+        """Deliver nothing any more, in either direction, and close nothing."""
+        for way in self._ways:
+            way.silent = True
 
     def cut(self) -> None:
         """Send RST to both sides; the readers then see the end of both streams."""

@@ -142,6 +142,36 @@ class Observer:
         finally:
             await connection.close()
 
+    @asynccontextmanager
+    async def inserting(self, key: str) -> AsyncIterator[None]:
+        """Hold a first insert of a key open, undone at the end: the key's claims wait on the server for so long."""
+        connection = await asyncpg.connect(self.dsn)
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            await connection.execute(
+                f"INSERT INTO {self.table} (key, holder, fence, acquired_at, expires_at)"
+                " VALUES ($1, 'other', 1, now(), now() + interval '1 second')",
+                key,
+            )
+            yield
+        finally:
+            await transaction.rollback()
+            await connection.close()
+
+    async def until_waiting(self, sessions: int = 1, *, within: float = 10) -> None:
+        """Wait until so many other sessions of this database wait for a lock.
+
+        Raises:
+            TimeoutError: If they do not after `within` seconds.
+        """
+        async with asyncio.timeout(within):
+            while sessions > await self.connection.fetchval(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'"
+            ):
+                await asyncio.sleep(0.005)
+
     async def backends(self) -> list[int]:
         """Return the process ids of all other client sessions in this database, but for the one that moves time."""
         records = await self.connection.fetch(

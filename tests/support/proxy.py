@@ -86,6 +86,14 @@ class Proxy(Traffic):
             link.cut()
             task.cancel()
 
+    def silence_links(self) -> None:
+        """Deliver nothing any more on the links that are open now, and close nothing; new ones work.
+
+        What a NAT or a firewall does that has forgotten a connection: neither an answer nor an error.
+        """
+        for link in self._links:
+            link.silence()
+
     def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.links += 1
         link = Link(self, self.links, (reader, writer))

@@ -141,6 +141,20 @@ async def test_proxy_freeze_keeps_everything_back_until_thaw(proxy: Proxy) -> No
     await connection.close()
 
 
+async def test_proxy_silence_is_of_open_links_alone(proxy: Proxy) -> None:
+    """A link that was open gives neither answer nor error any more; a new one works."""
+    silent = await asyncpg.connect(proxy.dsn)
+    proxy.silence_links()
+    waiting = asyncio.create_task(silent.fetchval("SELECT 1"))
+    other = await asyncpg.connect(proxy.dsn)
+    assert await other.fetchval("SELECT 2") == 2
+    assert not waiting.done()
+    silent.terminate()
+    with pytest.raises(asyncpg.ConnectionDoesNotExistError):
+        await waiting
+    await other.close()
+
+
 async def test_proxy_wait_for_returns_when_the_statement_has_passed(proxy: Proxy) -> None:
     """A test can wait for the moment at which a statement is on its way."""
     connection = await asyncpg.connect(proxy.dsn)

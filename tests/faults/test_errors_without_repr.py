@@ -13,7 +13,8 @@ from asyncpg_lease import LeaseLostError, LeaseTable, LeaseTimeoutError, acquire
 from asyncpg_lease.events import Acquired, Lost, Released, ReleaseFailed, Renewed, RenewFailed, WaitingFailed
 from tests.conftest import MakePool
 from tests.support.inside import describe
-from tests.support.leasing import Recorder, until
+from tests.support.leasing import Recorder
+from tests.support.travel import Travel
 
 KEY = "key"
 
@@ -49,7 +50,7 @@ class Failing(asyncpg.Connection):
 async def failing(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> LeaseTable:
     """A table that can be made to fail."""
     monkeypatch.setattr(Failing, "fails", False)
-    table = LeaseTable(await make_pool(connection_class=Failing), poll=0.02)
+    table = LeaseTable(await make_pool(connection_class=Failing), poll=1)
     await table.create()
     return table
 
@@ -59,48 +60,57 @@ def kinds(recorder: Recorder) -> Sequence[type[object]]:
     return [type(event) for event in recorder.events]
 
 
-async def test_error_without_a_repr_is_told_by_its_type_while_a_call_waits(failing: LeaseTable) -> None:
+async def test_error_without_a_repr_is_told_by_its_type_while_a_call_waits(failing: LeaseTable, travel: Travel) -> None:
     """The call goes on waiting, and ends with its own error."""
     recorder = Recorder()
     Failing.fails = True
+    waiting = asyncio.create_task(acquire(failing, KEY, wait=5, observer=recorder))
+    await travel.until(waiting.done, within=7)
     with pytest.raises(LeaseTimeoutError) as caught:
-        await acquire(failing, KEY, wait=0.3, observer=recorder)
+        await waiting
     assert caught.value.__notes__ == ["the last try failed: UnspeakableError(...)"]
     assert {event.error for event in recorder.of(WaitingFailed)} == {"UnspeakableError(...)"}
 
 
-async def test_error_without_a_repr_does_not_end_the_heartbeat(failing: LeaseTable) -> None:
+async def test_error_without_a_repr_does_not_end_the_heartbeat(failing: LeaseTable, travel: Travel) -> None:
     """The renewal is tried again, and succeeds once the error is gone."""
     recorder = Recorder()
-    async with lease(failing, KEY, ttl=1.5, observer=recorder) as held:
+    async with lease(failing, KEY, ttl=30, observer=recorder) as held:
         Failing.fails = True
-        await until(lambda: recorder.of(RenewFailed))
+        await travel.until(lambda: recorder.of(RenewFailed), within=15)
         Failing.fails = False
-        await until(lambda: recorder.of(Renewed))
+        await travel.until(lambda: recorder.of(Renewed), within=5)
         assert held.is_held
     assert recorder.of(RenewFailed)[0].error == "UnspeakableError(...)"
     assert kinds(recorder)[0] is Acquired
     assert kinds(recorder)[-1] is Released
 
 
-async def test_error_without_a_repr_is_the_cause_of_a_loss(failing: LeaseTable) -> None:
+async def test_error_without_a_repr_is_the_cause_of_a_loss(failing: LeaseTable, travel: Travel) -> None:
     """The lease is lost in time, and the loss is told."""
     recorder = Recorder()
-    with pytest.raises(LeaseLostError) as caught:
-        async with asyncio.timeout(5), lease(failing, KEY, ttl=2, observer=recorder):
+
+    async def hold() -> None:
+        async with lease(failing, KEY, ttl=10, observer=recorder):
             Failing.fails = True
-            await asyncio.sleep(10)
+            await asyncio.sleep(1000)
+
+    holding = asyncio.create_task(hold())
+    await travel.until(holding.done, within=10)
+    with pytest.raises(LeaseLostError) as caught:
+        await holding
     assert caught.value.reason == "unreachable"
     assert [event.error for event in recorder.of(Lost)] == ["UnspeakableError(...)"]
 
 
-async def test_release_that_failed_says_that_the_row_runs_out_by_itself(failing: LeaseTable) -> None:
+async def test_release_that_failed_says_that_the_row_runs_out_by_itself(failing: LeaseTable, travel: Travel) -> None:
     """Its error begins with the type of what was the matter, and says what comes of it."""
     recorder = Recorder()
-    held = await acquire(failing, KEY, ttl=0.6, observer=recorder)
+    held = await acquire(failing, KEY, ttl=3, observer=recorder)
     Failing.fails = True
-    await held.release()
-    await until(lambda: recorder.of(ReleaseFailed))
+    releasing = asyncio.create_task(held.release())
+    await travel.until(lambda: recorder.of(ReleaseFailed), within=5)
+    await releasing
     assert [event.error for event in recorder.of(ReleaseFailed)] == [
         "UnspeakableError(...); the row runs out by itself"
     ]

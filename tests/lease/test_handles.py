@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 import traceback
 import warnings
@@ -16,48 +17,53 @@ import pytest
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, current_lease, lease
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 
 
 async def test_loss_polled_a_thousand_times_keeps_a_short_traceback(table: LeaseTable, observe: Observer) -> None:
     """The one error that is raised again and again does not collect the frames of each time."""
-    async with lease(table, "key", ttl=1, on_lost="flag") as held:
+    async with lease(table, "key", ttl=30, on_lost="flag") as held:
         await observe.hand_over("key")
-        lost = await asyncio.wait_for(held.wait_lost(), 5)
-        assert lost is not None
+        with pytest.raises(LeaseLostError):
+            await held.renew()
         for _ in range(1000):
             with pytest.raises(LeaseLostError):
                 held.raise_if_lost()
-    assert len(list(traceback.walk_tb(lost.__traceback__))) < 20
+    assert held.lost is not None
+    assert len(list(traceback.walk_tb(held.lost.__traceback__))) < 20
 
 
-async def test_wait_lost_of_a_never_entered_lease_returns_at_its_deadline(table: LeaseTable) -> None:
+async def test_wait_lost_of_a_never_entered_lease_returns_at_its_deadline(table: LeaseTable, travel: Travel) -> None:
     """Whoever waits for the loss of a lease that was not entered hears of it when its time is over."""
-    held = await acquire(table, "key", ttl=0.5)
-    lost = await asyncio.wait_for(held.wait_lost(), 5)
+    held = await acquire(table, "key", ttl=30, grace=5)
+    waiting = asyncio.create_task(held.wait_lost())
+    assert await travel.until(waiting.done, within=30) > 20
+    lost = await waiting
     assert lost is not None
     assert lost.reason == "expired"
     assert held.lost is lost
 
 
-async def test_wait_lost_of_a_never_entered_lease_is_told_before_others_get_in(table: LeaseTable) -> None:
+async def test_wait_lost_of_a_never_entered_lease_is_told_before_others_get_in(
+    table: LeaseTable, travel: Travel
+) -> None:
     """However little time is left when it begins, the wait ends at the deadline, and not at the row's expiry."""
-
-    async def overdue(key: str) -> float:
-        held = await acquire(table, key, ttl=1, grace=0.05)
-        trusted_until = time.monotonic() + held.remaining
-        await asyncio.sleep(held.remaining - 0.07)
-        await asyncio.wait_for(held.wait_lost(), 5)
-        return time.monotonic() - trusted_until
-
-    assert min(await asyncio.gather(*(overdue(f"key-{number}") for number in range(5)))) < 0
+    held = await acquire(table, "key", ttl=60, grace=5)
+    trusted_until = time.monotonic() + held.remaining
+    await travel(held.remaining - 5 - 0.5)
+    waiting = asyncio.create_task(held.wait_lost())
+    await travel.until(waiting.done, within=10)
+    assert time.monotonic() < trusted_until
 
 
-async def test_entered_lease_that_nobody_can_leave_warns_and_runs_out(table: LeaseTable, observe: Observer) -> None:
+async def test_entered_lease_that_nobody_can_leave_warns_and_runs_out(
+    table: LeaseTable, observe: Observer, travel: Travel
+) -> None:
     """A lease whose task is over and whose handle is gone is named in a warning and renewed no longer."""
 
     async def enter_and_forget() -> None:
         stack = AsyncExitStack()
-        await stack.enter_async_context(lease(table, "forgotten", ttl=0.8))
+        await stack.enter_async_context(lease(table, "forgotten", ttl=20))
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -66,7 +72,8 @@ async def test_entered_lease_that_nobody_can_leave_warns_and_runs_out(table: Lea
         await asyncio.sleep(0)
         gc.collect()
     assert any(each.category is ResourceWarning and "'forgotten'" in str(each.message) for each in warned)
-    await observe.until_free("forgotten", within=4)
+    assert not await observe.is_free("forgotten")
+    await travel.until(lambda: observe.is_free("forgotten"), within=25)
 
 
 async def test_block_left_before_one_entered_later_keeps_the_current_lease(table: LeaseTable) -> None:
@@ -103,7 +110,7 @@ async def test_leases_left_in_another_context_are_not_kept(table: LeaseTable) ->
         await held.__aenter__()
         await asyncio.create_task(held.__aexit__(None, None, None))
 
-    for _ in range(20):
+    for _ in range(12):
         await enter_here_and_leave_there()
     gc.collect()
     # The last few may have something under way still.
@@ -135,26 +142,29 @@ async def test_context_of_a_caller_is_not_kept_by_the_timers_of_its_calls(table:
 
 @pytest.mark.parametrize("debug", [False, True])
 async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_and_cancels(
-    table: LeaseTable, *, debug: bool
+    table: LeaseTable, travel: Travel, *, debug: bool
 ) -> None:
     """A thread of a blocked loop hears of the loss by raise_if_lost, and the loop then cancels the body."""
     asyncio.get_running_loop().set_debug(debug)
     told: list[BaseException] = []
+    past, asked = threading.Event(), threading.Event()
     ended_by_itself = False
 
     def job(held: Lease) -> None:
-        time.sleep(1.2)
+        past.wait(10)
         try:
             held.raise_if_lost()
         except Exception as error:  # noqa: BLE001 - judged by the test
             told.append(error)
+        asked.set()
 
-    held = await acquire(table, "key", ttl=1)
+    held = await acquire(table, "key", ttl=30)
     with pytest.raises(LeaseLostError):
         async with held:
             working = asyncio.create_task(asyncio.to_thread(job, held))
-            await asyncio.sleep(0.05)
-            time.sleep(1.5)  # The loop stands still until the thread has asked
+            await travel.block(31)
+            past.set()
+            assert asked.wait(10)  # The loop stands still until the thread has asked
             await asyncio.wait([working])
             await asyncio.sleep(5)
             ended_by_itself = True

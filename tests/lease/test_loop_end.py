@@ -17,7 +17,7 @@ from tests.support.leasing import warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 
-pytestmark = pytest.mark.usefixtures("table")
+pytestmark = [pytest.mark.usefixtures("table"), pytest.mark.slow("each runs asyncio.run in a process of its own")]
 _ROOT = Path(__file__).parents[2]
 _kept: list[object] = []
 SLOW = 0.1
@@ -91,7 +91,7 @@ async def _run(function: Callable[[str], Awaitable[None]], dsn: str) -> str:
         stderr=asyncio.subprocess.PIPE,
         cwd=_ROOT,
     )
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         _out, said = await process.communicate()
     assert process.returncode == 0
     return said.decode()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from asyncpg_lease import LeaseTable, acquire, lease
 from tests.conftest import MakePool
-from tests.faulty.conftest import Inserting
 from tests.support.leasing import spin, until, warm
 from tests.support.leftovers import library_tasks
+from tests.support.observe import Observer
 from tests.support.proxy import Proxy
-from tests.support.statements import CLAIM
+from tests.support.statements import CLAIM, RENEW
+from tests.support.travel import Travel
 
 pytestmark = pytest.mark.usefixtures("table")
 
@@ -53,33 +53,34 @@ async def test_worker_of_an_acquire_closed_by_hand_does_not_stay_counted(make_po
         assert held.is_held
 
 
-async def test_workers_after_a_storm_of_users_are_all_there(make_pool: MakePool, inserting: Inserting) -> None:
+async def test_workers_after_a_storm_of_users_are_all_there(make_pool: MakePool, observe: Observer) -> None:
     """Many users of a small pool leave it whole: with two claims stuck the third connection serves at once."""
     pool = await make_pool(min_size=3, max_size=3)
-    until_when = time.monotonic() + 0.7
 
     async def use(number: int) -> None:
-        while time.monotonic() < until_when:
+        for _ in range(4):
             async with lease(pool, f"user-{number}", ttl=20):
                 await asyncio.sleep(0)
 
     await asyncio.gather(*(use(number) for number in range(9)))
-    async with inserting("stuck"):
-        stuck = [asyncio.create_task(acquire(pool, "stuck", ttl=30)) for _ in range(2)]
-        await asyncio.sleep(0.3)
-        async with asyncio.timeout(2), lease(pool, "free", ttl=30) as held:
+    async with observe.inserting("stuck"):
+        # Each may hold its connection for a tenth of its ttl, 15 s at most.
+        stuck = [asyncio.create_task(acquire(pool, "stuck", ttl=150)) for _ in range(2)]
+        await observe.until_waiting(2)
+        async with asyncio.timeout(10), lease(pool, "free", ttl=30) as held:
             assert held.is_held
+        assert not any(claiming.done() for claiming in stuck)
         for claiming in stuck:
             claiming.cancel()
         await asyncio.wait(stuck)
 
 
-async def test_worker_cancelled_alone_gives_its_caller_an_error(table: LeaseTable, inserting: Inserting) -> None:
+async def test_worker_cancelled_alone_gives_its_caller_an_error(table: LeaseTable, observe: Observer) -> None:
     """Whoever cancels a worker alone makes its claim fail, and cancels nobody who waits for it."""
     await warm(table)
-    async with inserting("key"):
+    async with observe.inserting("key"):
         claiming = asyncio.create_task(acquire(table, "key", ttl=30))
-        await asyncio.sleep(0.3)
+        await observe.until_waiting()
         for worker in _workers():
             worker.cancel()
         await asyncio.wait([claiming], timeout=5)
@@ -93,10 +94,10 @@ async def test_worker_cancelled_alone_fails_a_renewal_by_hand_with_an_error(make
     pool = await make_pool(proxy.dsn)
     async with lease(pool, "key", ttl=60) as held:
         await held.renew()
-        await asyncio.sleep(0.1)
-        proxy.delay_replies = 0.3
+        await until(lambda: not _workers())
+        proxy.delay_replies = 0.2
         renewing = asyncio.create_task(held.renew())
-        await asyncio.sleep(0.1)
+        await proxy.wait_for(RENEW, count=2)
         for worker in _workers():
             worker.cancel()
         await asyncio.wait([renewing], timeout=5)
@@ -106,7 +107,7 @@ async def test_worker_cancelled_alone_fails_a_renewal_by_hand_with_an_error(make
     assert proxy.count(CLAIM) == 1
 
 
-async def test_workers_that_nobody_needs_any_more_are_dismissed(make_pool: MakePool) -> None:
+async def test_workers_that_nobody_needs_any_more_are_dismissed(make_pool: MakePool, travel: Travel) -> None:
     """Claims that were cancelled leave no worker in the pool's queue, though the pool stays exhausted."""
     pool = await make_pool(min_size=2, max_size=2)
     await warm(pool)
@@ -116,12 +117,13 @@ async def test_workers_that_nobody_needs_any_more_are_dismissed(make_pool: MakeP
     for claiming in claims:
         claiming.cancel()
     await asyncio.wait(claims)
-    await until(lambda: not _workers(), within=3)
+    await travel.until(lambda: not _workers(), within=3)
+    assert pool.get_idle_size() == 0
     for connection in taken:
         await pool.release(connection)
 
 
-async def test_workers_that_are_needed_keep_their_place(make_pool: MakePool) -> None:
+async def test_workers_that_are_needed_keep_their_place(make_pool: MakePool, travel: Travel) -> None:
     """With more claims than workers nobody is dismissed: who asked first has the first place in the pool's queue."""
     pool = await make_pool(min_size=3, max_size=3)
     await warm(pool)
@@ -132,7 +134,7 @@ async def test_workers_that_are_needed_keep_their_place(make_pool: MakePool) -> 
     claims.pop().cancel()
     await spin(5)
     claims += [asyncio.create_task(acquire(pool, f"then-{number}", ttl=20)) for number in range(3)]
-    await asyncio.sleep(0.8)
+    await travel(3)
     after = _workers()
     for connection in taken:
         await pool.release(connection)
