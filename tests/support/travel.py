@@ -173,6 +173,10 @@ class Travel:
         await self._jump(seconds)
         _clocks.move(seconds)
 
+    def stall(self, seconds: float) -> None:
+        """Let so many seconds pass at once, in which nothing gets a turn. The rows stay where they are."""
+        _clocks.move(seconds)
+
     async def suspend(self, seconds: float) -> None:
         """Let so many seconds pass in which the machine sleeps: the loop's timers do not count them."""
         await self._jump(seconds)
