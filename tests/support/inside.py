@@ -6,6 +6,10 @@ that a test shortens, and the parts of the demo. A module that moves is followed
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from asyncpg_lease import Lease
 from asyncpg_lease import _clock as clock
 from asyncpg_lease import _delivery as delivery
 from asyncpg_lease import _floor as floor
@@ -40,6 +44,28 @@ from asyncpg_lease.cli._view import View
 from asyncpg_lease.testing import _keeper as keeper
 
 free_port = keeper._free_port
+
+
+def parts_of(held: Lease) -> tuple[object, ...]:
+    """Return what works for a lease that is entered: its heartbeat and its table's keeper, claims and renewals."""
+    heartbeat, store = held._holding._heartbeat, held._holding.store
+    return heartbeat, heartbeat._keeper, store, store.claims, store.renewals
+
+
+@contextmanager
+def upkeep_that_fails(held: Lease) -> Iterator[None]:
+    """Have each look at one lease's deadline raise a ValueError, while the block runs."""
+
+    def fail(now: float) -> bool:
+        raise ValueError(now)
+
+    heartbeat = held._holding._heartbeat
+    heartbeat.check_deadline = fail  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del heartbeat.check_deadline
+
 
 __all__ = [
     "ASCII",
@@ -98,12 +124,14 @@ __all__ = [
     "key_range",
     "label_of",
     "lay_out",
+    "parts_of",
     "quote_name",
     "renew_rows",
     "require_loop",
     "revocation",
     "spread",
     "tasks",
+    "upkeep_that_fails",
     "wait_shielded",
     "wait_turn",
     "write_whole",
