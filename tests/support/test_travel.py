@@ -40,7 +40,7 @@ async def test_travel_fires_timers_in_order_each_at_its_own_time(travel: Travel)
             await asyncio.sleep(each)
             fired.append((name, loop.time() - started))
 
-    tasks = [asyncio.create_task(sleep(*each)) for each in [("long", 50), ("short", 10, 20, 15), ("never", 1000)]]
+    tasks = [asyncio.create_task(each) for each in (sleep("long", 50), sleep("short", 10, 20, 15), sleep("never", 99))]
     await travel(60)
     assert [name for name, _ in fired] == ["short", "short", "short", "long"]
     for (_, at), due in zip(fired, [10, 30, 45, 50], strict=True):
@@ -93,10 +93,10 @@ async def test_travel_lets_each_renewal_arrive_before_it_goes_on(table: LeaseTab
     """However far it goes at once, a lease that is held is renewed at each of its beats and stays held."""
     told = Recorder()
     async with lease(table, KEY, ttl=30, observer=told) as held:
-        await travel(300)
+        await travel(90)
         assert held.is_held
         assert held.fence == 1
-    assert 28 <= len(told.of(Renewed)) <= 40
+    assert 9 <= len(told.of(Renewed)) <= 12
 
 
 async def test_travel_goes_by_the_latency_of_a_proxy(proxy: Proxy, travel: Travel) -> None:

@@ -13,7 +13,8 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 import asyncpg
@@ -61,7 +62,8 @@ SELECT
             AND coalesce(wait_event_type, '') NOT IN ('Lock', 'Timeout')
     ) AS busy,
     max(state_change) AS changed,
-    (SELECT array_agg(client_port) FROM pg_stat_activity WHERE client_port > 0) AS ports
+    (SELECT array_agg(client_port ORDER BY pid) FROM pg_stat_activity WHERE client_port > 0) AS ports,
+    (SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity WHERE client_port > 0) AS pids
 FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
@@ -247,6 +249,8 @@ class Travel:
             unheard = sockets.unheard(loop, (last and last["ports"]) or ()) - self._deaf
             self._seen = seen = await self._connection.fetchrow(_SEEN)
             assert seen is not None
+            if unheard:
+                unheard -= {port for port, pid in zip(seen["ports"], seen["pids"], strict=True) if is_stopped(pid)}
             # Twice the same: what was answered by the first time has come in now.
             if not unheard and not seen["busy"] and last is not None and seen["changed"] == last["changed"]:
                 return
@@ -264,13 +268,20 @@ def _next_timer(loop: asyncio.AbstractEventLoop) -> float:
     return min((timer.when() for timer in scheduled if not timer.cancelled()), default=float("inf"))
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process of this machine was stopped by a signal: on Linux, else it is not known."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+    return False
+
+
 @asynccontextmanager
 async def travelling(dsn: str | None) -> AsyncIterator[Travel]:
     """Yield what moves the time of a database; without one, of this process alone."""
     if dsn is None:
         yield Travel(None)
         return
-    connection = await asyncpg.connect(dsn, server_settings={"lock_timeout": "1000", "application_name": TRAVELLER})
+    connection = await asyncpg.connect(dsn, server_settings={"lock_timeout": "300", "application_name": TRAVELLER})
     try:
         yield Travel(connection)
     finally:
