@@ -11,6 +11,7 @@ from asyncpg_lease import LeaseTable, acquire
 from tests.conftest import MakePool
 from tests.pools.kinds import IN_TEXT, codec, refuse
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 
 # What is left of the application's own types: no text, no number.
 UNREADABLE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -24,19 +25,19 @@ UNREADABLE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", UNREADABLE)
 async def test_claim_whose_answer_the_codecs_spoil_is_a_clear_error_and_leaves_nothing(
-    table: LeaseTable, make_pool: MakePool, observe: Observer, kind: str
+    table: LeaseTable, make_pool: MakePool, observe: Observer, travel: Travel, kind: str
 ) -> None:
     """An answer that cannot be read is never taken for a grant; what the server granted is given back."""
     name, options = UNREADABLE[kind]
     target = LeaseTable(await make_pool(init=codec(name, **options), max_size=1), schema="public")
     with pytest.raises(TypeError, match="the pool's own codecs for text, int8 or float8"):
-        await acquire(target, "k")
+        await travel.through(acquire(target, "k"), within=5)
     assert await observe.fence("k") == 1
     assert await observe.is_free("k")
     held = await acquire(table, "k")
     for question in (acquire(target, "k", wait=30), target.get("k"), target.leases()):
         with pytest.raises(TypeError, match="the pool's own codecs"):
-            await question
+            await travel.through(question, within=5)
     await held.verify()
     await held.release()
 

@@ -12,9 +12,10 @@ import pytest
 from asyncpg_lease import LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, Renewed, RenewFailed
 from tests.conftest import MakePool
-from tests.pools.life import walk_through_a_life
+from tests.pools.life import expect_a_whole_life
 from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 from tests.support.typing import Connection, PooledConnection
 
 
@@ -44,7 +45,7 @@ async def test_setup_that_fails_for_a_while_costs_no_lease(make_pool: MakePool, 
     assert await observe.rows() == []
     setup.fails = False
     told = Recorder()
-    async with lease(pool, "k", ttl=10, heartbeat=0.1, observer=told) as held:
+    async with lease(pool, "k", ttl=30, heartbeat=0.05, observer=told) as held:
         await until(lambda: told.of(Renewed))
         setup.fails = True
         await until(lambda: len(told.of(RenewFailed)) > 1)
@@ -63,12 +64,14 @@ async def test_reset_that_fails_takes_no_answer_back(make_pool: MakePool, observ
     """Where every connection is thrown away after its use, what the server answered on it stands."""
     reset = Hook()
     reset.fails = True
-    await walk_through_a_life(LeaseTable(await make_pool(reset=reset), poll=0.05), observe)
+    await expect_a_whole_life(LeaseTable(await make_pool(reset=reset), poll=0.05), observe)
     assert reset.failed > 10
 
 
 @pytest.mark.usefixtures("table")
-async def test_setup_that_never_comes_back_on_one_connection_costs_no_lease(make_pool: MakePool) -> None:
+async def test_setup_that_never_comes_back_on_one_connection_costs_no_lease(
+    make_pool: MakePool, travel: Travel
+) -> None:
     """A worker that is stuck in the hook of a dead link is not counted on while the pool has others."""
     hanging, released = asyncio.Event(), asyncio.Event()
 
@@ -79,13 +82,12 @@ async def test_setup_that_never_comes_back_on_one_connection_costs_no_lease(make
 
     pool = await make_pool(setup=setup, min_size=3, max_size=3)
     told = Recorder()
-    async with lease(pool, "k", ttl=6, heartbeat=0.2, observer=told) as held:
-        await until(lambda: told.of(Renewed))
+    async with lease(pool, "k", ttl=9, heartbeat=2, observer=told) as held:
         hanging.set()
-        await until(lambda: not hanging.is_set())
-        renewals = len(told.of(Renewed))
-        await until(lambda: len(told.of(Renewed)) > renewals + 3)
+        await travel.until(lambda: not hanging.is_set(), within=5)
+        await travel(18)
         assert held.is_held
+    assert len(told.of(Renewed)) > 3
     assert told.of(Lost) == []
     released.set()
 
@@ -104,7 +106,7 @@ async def test_connection_that_is_lost_before_it_is_given_out_keeps_no_place_in_
             lost.append(connection.is_closed())
 
     pool = await make_pool(init=lose, min_size=0, max_size=1)
-    async with lease(pool, "k", ttl=10, wait=5) as held:
+    async with lease(LeaseTable(pool, poll=0.05), "k", ttl=30, wait=30) as held:
         assert held.is_held
     assert lost == [True]
     await until(lambda: pool.get_idle_size() == 1)

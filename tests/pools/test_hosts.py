@@ -14,7 +14,7 @@ from asyncpg_lease import LeaseLostError, LeaseTable, lease
 from asyncpg_lease.events import Renewed
 from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
-from tests.pools.life import walk_through_a_life
+from tests.pools.life import expect_a_whole_life
 from tests.support.leasing import Recorder, until
 from tests.support.loops import run
 from tests.support.observe import Observer
@@ -78,10 +78,11 @@ async def test_host_that_refuses_connections_is_passed_over(
         pool = await make_pool(host=[down.hostname, up.hostname], port=[down.port, up.port], **options)
     else:
         pool = await make_pool(place(up, down, up), **options)
-    await walk_through_a_life(LeaseTable(pool, poll=0.05), observe)
+    await expect_a_whole_life(LeaseTable(pool, poll=0.05), observe)
     assert proxy.links == 0
 
 
+@pytest.mark.slow("starts a second server")
 async def test_host_that_takes_no_writes_is_passed_over(
     make_pool: MakePool, dsn: str, twin: str, observe: Observer
 ) -> None:
@@ -92,12 +93,13 @@ async def test_host_that_takes_no_writes_is_passed_over(
         await other.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
         hosts = place(urlsplit(dsn), urlsplit(twin), urlsplit(dsn))
         pool = await make_pool(hosts, target_session_attrs="read-write")
-        await walk_through_a_life(LeaseTable(pool, poll=0.05), observe)
+        await expect_a_whole_life(LeaseTable(pool, poll=0.05), observe)
         assert await other.fetchval("SELECT to_regclass('lease')") is None
     finally:
         await other.close()
 
 
+@pytest.mark.slow("starts a second server")
 async def test_host_without_the_row_is_a_loss_and_never_a_second_life(
     make_pool: MakePool, proxy: Proxy, twin: str
 ) -> None:

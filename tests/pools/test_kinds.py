@@ -9,7 +9,7 @@ import pytest
 from asyncpg_lease import LeaseTable
 from tests.conftest import MakePool
 from tests.pools.kinds import KINDS
-from tests.pools.life import walk_through_a_life
+from tests.pools.life import expect_a_whole_life
 from tests.support.databases import Server
 from tests.support.observe import Observer
 
@@ -35,4 +35,4 @@ async def test_life_of_a_lease_is_the_same_on_every_kind_of_pool(
 ) -> None:
     """Codecs, record classes, settings and hooks of a pool change nothing of what a lease does or tells."""
     observe.table = f'"{NAMES[kind]}"'
-    await walk_through_a_life(LeaseTable(await make_pool(**KINDS[kind]), NAMES[kind], poll=0.05), observe)
+    await expect_a_whole_life(LeaseTable(await make_pool(**KINDS[kind]), NAMES[kind], poll=0.05), observe)

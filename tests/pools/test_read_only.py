@@ -13,6 +13,7 @@ from tests.conftest import MakePool
 from tests.pools.kinds import settings
 from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 from tests.support.typing import Pool, PooledConnection
 
 
@@ -49,7 +50,8 @@ async def test_read_only_session_can_look_and_is_told_why_it_cannot_claim(
         default_transaction_isolation="serializable",
         default_transaction_deferrable="on",
     )
-    mine = LeaseTable(await make_pool(**options))
+    pool = await make_pool(**options)
+    mine = LeaseTable(pool)
     await mine.create()
     await mine.verify()
     assert [one.key for one in await mine.leases()] == ["other"]
@@ -57,7 +59,7 @@ async def test_read_only_session_can_look_and_is_told_why_it_cannot_claim(
         with pytest.raises(asyncpg.ReadOnlySQLTransactionError, match="read-only transaction"):
             await acquire(mine, key)
     with pytest.raises(asyncpg.ReadOnlySQLTransactionError, match="CREATE TABLE"):
-        await LeaseTable(mine._store.connections.pool, "another").create()
+        await LeaseTable(pool, "another").create()
     assert [row["key"] for row in await observe.rows()] == ["other"]
     await held.release()
 
@@ -81,7 +83,7 @@ async def test_renewals_on_a_read_only_server_are_tried_again_until_it_can_write
 ) -> None:
     """A server that cannot write says nothing of who has the lease: it is kept until the deadline."""
     told = Recorder()
-    async with lease(switched, "k", ttl=10, heartbeat=0.1, observer=told) as held:
+    async with lease(switched, "k", ttl=30, heartbeat=0.05, observer=told) as held:
         switch.read_only = True
         await until(lambda: told.of(RenewFailed))
         switch.read_only = False
@@ -93,15 +95,21 @@ async def test_renewals_on_a_read_only_server_are_tried_again_until_it_can_write
 
 @pytest.mark.usefixtures("table")
 async def test_lease_on_a_server_that_stays_read_only_is_lost_in_time_with_the_cause(
-    switched: Pool, switch: Switch, observe: Observer
+    switched: Pool, switch: Switch, observe: Observer, travel: Travel
 ) -> None:
     """A holder that cannot renew is stopped before its row runs out, and told what the server said."""
-    with pytest.raises(LeaseLostError) as caught:
-        async with lease(switched, "k", ttl=2, grace=0.8, heartbeat=0.2):
+    was_free: list[bool] = []
+
+    async def job() -> None:
+        async with lease(switched, "k", ttl=16, grace=5, heartbeat=5):
             switch.read_only = True
             try:
-                await asyncio.sleep(30)
+                await asyncio.sleep(1000)
             finally:
-                assert not await observe.is_free("k")
+                was_free.append(await observe.is_free("k"))
+
+    with pytest.raises(LeaseLostError) as caught:
+        await travel.through(job(), within=30)
+    assert was_free == [False]
     assert caught.value.reason == "unreachable"
     assert isinstance(caught.value.__cause__, asyncpg.ReadOnlySQLTransactionError)

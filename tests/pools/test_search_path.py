@@ -8,7 +8,7 @@ import pytest
 from asyncpg_lease import LeaseTable, LeaseTableError, LeaseUnavailableError, acquire
 from tests.conftest import MakePool
 from tests.pools.kinds import settings
-from tests.pools.life import walk_through_a_life
+from tests.pools.life import expect_a_whole_life
 from tests.support.observe import Observer
 from tests.support.typing import Connection
 
@@ -18,7 +18,7 @@ async def test_path_with_another_schema_first_leads_a_whole_life_there(make_pool
     await observe.connection.execute('CREATE SCHEMA "Der Erste"; CREATE SCHEMA zweite')
     observe.table = '"Der Erste".lease'
     table = LeaseTable(await make_pool(**settings(search_path='missing, "Der Erste", zweite, public')), poll=0.05)
-    await walk_through_a_life(table, observe)
+    await expect_a_whole_life(table, observe)
     assert table.name == '"Der Erste"."lease"'
 
 
@@ -32,7 +32,7 @@ async def test_path_that_is_empty_is_a_clear_error_and_a_schema_by_name_works(
     for question in (LeaseTable(pool).verify(), acquire(pool, "k")):
         with pytest.raises(LeaseTableError, match="there is no such table"):
             await question
-    await walk_through_a_life(LeaseTable(pool, schema="public", poll=0.05), observe)
+    await expect_a_whole_life(LeaseTable(pool, schema="public", poll=0.05), observe)
 
 
 @pytest.mark.parametrize("like", ["(LIKE public.lease INCLUDING ALL)", "(id bigint)"])
@@ -88,5 +88,5 @@ async def test_path_that_changes_with_every_loan_leads_to_one_table(make_pool: M
 
     table = LeaseTable(await make_pool(setup=set_path), poll=0.05)
     observe.table = '"left".lease'
-    await walk_through_a_life(table, observe)
+    await expect_a_whole_life(table, observe)
     assert table.name == '"left"."lease"'

@@ -13,7 +13,7 @@ from asyncpg_lease import LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, Renewed
 from asyncpg_lease.testing import EmbeddedServer
 from tests.conftest import MakePool
-from tests.pools.life import walk_through_a_life
+from tests.pools.life import expect_a_whole_life
 from tests.pools.tls import HOST, TlsFront
 from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
@@ -52,7 +52,7 @@ async def test_life_of_a_lease_is_the_same_under_tls(
 ) -> None:
     """With the certificate and the name checked, a lease lives as on any other pool."""
     pool = await make_pool(front.dsn, ssl=trusting(authority))
-    await walk_through_a_life(LeaseTable(pool, poll=0.05), observe)
+    await expect_a_whole_life(LeaseTable(pool, poll=0.05), observe)
     assert front.opened >= 1
 
 
@@ -69,6 +69,7 @@ async def test_certificate_of_another_authority_is_the_driver_s_own_error(
     assert await observe.rows() == []
 
 
+@pytest.mark.slow("starts and restarts a server of its own")
 async def test_restart_under_tls_is_waited_out(
     own_server: EmbeddedServer, make_pool: MakePool, certified: ssl.SSLContext, authority: trustme.CA
 ) -> None:
