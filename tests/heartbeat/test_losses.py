@@ -7,14 +7,16 @@ import time
 
 import pytest
 
-from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
+from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost
 from tests.conftest import MakePool
 from tests.support.harms import Harm, harms
-from tests.support.leasing import Recorder, here, until, warm
+from tests.support.inside import upkeep_that_fails
+from tests.support.leasing import Recorder, here, warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import RENEW
+from tests.support.travel import Travel
 
 KEY = "lost"
 HARMS: dict[str, tuple[Harm, str, str | None]] = {
@@ -24,16 +26,17 @@ HARMS: dict[str, tuple[Harm, str, str | None]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_loss_that_a_beat_finds_has_its_reason(table: LeaseTable, observe: Observer, harm: str) -> None:
+async def test_loss_that_a_beat_finds_has_its_reason(
+    table: LeaseTable, observe: Observer, travel: Travel, harm: str
+) -> None:
     """The next renewal finds the row changed and cancels the body, with the reason and whoever has the key now."""
     act, reason, taken_by = HARMS[harm]
     told = Recorder()
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.9, observer=told) as held:
+        async with lease(table, KEY, ttl=30, observer=told) as held:
             await act(observe)
-            started = time.monotonic()
-            await asyncio.sleep(10)
-    assert time.monotonic() - started < 0.6
+            # The next renewal is due after 10 s, and the deadline comes after 27.
+            await travel(20)
     assert (caught.value.reason, caught.value.taken_by) == (reason, taken_by)
     assert (caught.value.key, caught.value.holder, caught.value.fence) == (KEY, held.holder, 1)
     assert caught.value.__cause__ is None
@@ -59,28 +62,29 @@ async def test_loss_that_verify_finds_has_its_reason_and_cancels_nothing(
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("ttl", [0.3, 1.0])
 async def test_exit_after_a_loss_by_the_deadline_needs_no_database(
-    make_pool: MakePool, proxy: Proxy, ttl: float
+    make_pool: MakePool, proxy: Proxy, travel: Travel
 ) -> None:
     """On a frozen network the body is stopped and the block left within the ttl and two seconds."""
     pool = await make_pool(proxy.dsn)
     await warm(pool)
     started = time.monotonic()
     with pytest.raises(LeaseLostError):
-        async with lease(pool, KEY, ttl=ttl):
+        async with lease(pool, KEY, ttl=30):
             proxy.freeze()
-            await asyncio.sleep(10)
-    assert time.monotonic() - started < ttl + 2
+            await travel(60)
+    assert time.monotonic() - started < 32
     proxy.thaw()
 
 
-async def test_error_of_the_database_is_the_cause_of_the_loss(table: LeaseTable, observe: Observer) -> None:
+async def test_error_of_the_database_is_the_cause_of_the_loss(
+    table: LeaseTable, observe: Observer, travel: Travel
+) -> None:
     """A loss by the deadline has the last error of the renewals as its cause."""
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=2):
+        async with lease(table, KEY, ttl=30):
             await observe.connection.execute("ALTER TABLE lease RENAME TO elsewhere")
-            await asyncio.sleep(10)
+            await travel(40)
     assert caught.value.reason == "unreachable"
     assert type(caught.value.__cause__).__name__ == "LeaseTableError"
     assert caught.value.__suppress_context__
@@ -88,16 +92,20 @@ async def test_error_of_the_database_is_the_cause_of_the_loss(table: LeaseTable,
 
 @pytest.mark.usefixtures("table")
 async def test_renewal_by_hand_that_is_answered_past_the_deadline_is_too_late(
-    make_pool: MakePool, proxy: Proxy
+    make_pool: MakePool, proxy: Proxy, travel: Travel
 ) -> None:
     """A lease that was not entered, and was not held any more for whoever looked, is not held again."""
     pool = await make_pool(proxy.dsn)
     await warm(pool)
-    held = await acquire(pool, KEY, ttl=4, grace=1.3)
-    await asyncio.sleep(held.remaining - 1.3 - 0.3)
-    proxy.delay_replies = 0.6
+    held = await acquire(pool, KEY, ttl=100, heartbeat=10, grace=65)
+    # The first one would be prepared as well, which takes an answer more.
+    await held.renew()
+    await travel(held.remaining - 65 - 4)
+    proxy.delay_replies = 8
     renewal = asyncio.create_task(held.renew())
-    await until(lambda: not held.is_held)
+    await travel.until(lambda: not held.is_held, within=6)
+    assert not renewal.done()
+    await travel.until(renewal.done, within=15)
     with pytest.raises(LeaseLostError) as caught:
         await renewal
     proxy.delay_replies = 0
@@ -105,16 +113,12 @@ async def test_renewal_by_hand_that_is_answered_past_the_deadline_is_too_late(
     assert not held.is_held
 
 
-async def test_is_held_is_false_past_the_deadline_whatever_else_happens(table: LeaseTable) -> None:
+async def test_is_held_is_false_past_the_deadline_whatever_else_happens(table: LeaseTable, travel: Travel) -> None:
     """The property asks the clock and nobody else: a loop that stood still past the deadline holds nothing."""
-
-    async def use(held: Lease) -> list[bool]:
-        seen = [held.is_held]
-        time.sleep(0.3)
-        return [*seen, held.is_held]
-
-    held = await acquire(table, KEY, ttl=0.3)
-    assert await use(held) == [True, False]
+    held = await acquire(table, KEY, ttl=30)
+    assert held.is_held
+    travel.stall(28)
+    assert not held.is_held
     with pytest.raises(LeaseLostError):
         held.raise_if_lost()
     await held.release()
@@ -122,43 +126,36 @@ async def test_is_held_is_false_past_the_deadline_whatever_else_happens(table: L
 
 @pytest.mark.usefixtures("table")
 async def test_renewal_of_one_of_many_leases_that_is_lost_leaves_the_others(
-    make_pool: MakePool, proxy: Proxy, observe: Observer
+    make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """Leases that are renewed in one statement are lost one by one."""
     pool = await make_pool(proxy.dsn, max_size=1)
-    leases = [await acquire(pool, f"{KEY}-{number}", ttl=1.2, on_lost="flag") for number in range(3)]
+    leases = [await acquire(pool, f"{KEY}-{number}", ttl=30, on_lost="flag") for number in range(3)]
     for held in leases:
         await held.__aenter__()
     await observe.hand_over(f"{KEY}-1")
-    await asyncio.wait_for(leases[1].wait_lost(), 2)
+    await travel.until(lambda: leases[1].lost, within=12)
     sent = proxy.count(RENEW)
-    await proxy.wait_for(RENEW, count=sent + 1)
+    await travel.until(lambda: proxy.count(RENEW) > sent, within=12)
     assert [held.is_held for held in leases] == [True, False, True]
     for held in leases:
         await held.__aexit__(None, None, None)
 
 
+@pytest.mark.usefixtures("table")
 async def test_lease_that_cannot_be_looked_after_costs_no_other_its_deadline(
-    make_pool: MakePool, table: LeaseTable, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    make_pool: MakePool, proxy: Proxy, travel: Travel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error in the upkeep of one lease is logged, and the others of its table are renewed and given up in time."""
-    assert table.name
     pool = await make_pool(proxy.dsn)
-
-    def fail(now: float) -> bool:
-        raise ValueError(now)
-
     async with lease(pool, "broken", ttl=60) as broken:
-        heartbeat = broken._holding._heartbeat
-        heartbeat.check_deadline = fail  # type: ignore[method-assign]
-        with pytest.raises(LeaseLostError):
-            async with lease(pool, "whole", ttl=0.6) as whole:
+        with upkeep_that_fails(broken), pytest.raises(LeaseLostError):
+            async with lease(pool, "whole", ttl=15) as whole:
                 expires_at = whole.expires_at
-                await until(lambda: whole.expires_at > expires_at)
+                await travel.until(lambda: whole.expires_at > expires_at, within=8)
                 proxy.freeze()
-                await asyncio.sleep(60)
+                await travel(20)
         proxy.thaw()
-        del heartbeat.check_deadline
     complaints = [record for record in caplog.records if record.getMessage().startswith("lease heartbeat failed")]
     assert complaints[0].exc_info
     assert {getattr(record, "lease_key", None) for record in complaints} == {"broken"}
