@@ -66,7 +66,7 @@ async def leave(pool: Pool, hit: Hit, where: str) -> None:
 
 async def beat(pool: Pool, hit: Hit, where: str) -> None:
     """Be hit while a renewal waits for its connection."""
-    async with lease(pool, KEY, ttl=60, heartbeat=0.3):
+    async with lease(pool, KEY, ttl=60, heartbeat=0.1):
         await until(lambda: pool.get_idle_size() == pool.get_size())
         hit.arm(where)
         await asyncio.sleep(60)

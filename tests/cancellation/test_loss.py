@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 
 import anyio
@@ -12,6 +11,7 @@ import pytest
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, lease
 from tests.support.leasing import here, spin
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 
 KEY = "lost"
 
@@ -32,9 +32,9 @@ async def sleep_and_lose(held: Lease, observe: Observer) -> None:
         await loser
 
 
-def stall(held: Lease) -> None:
+def stall(held: Lease, travel: Travel) -> None:
     """Block the loop past the lease's deadline, and have somebody notice that before the body awaits again."""
-    time.sleep(held.remaining)
+    travel.stall(held.remaining)
     with suppress(LeaseLostError):
         held.raise_if_lost()
 
@@ -42,9 +42,9 @@ def stall(held: Lease) -> None:
 async def assert_clean() -> None:
     """See that nothing of a cancellation is left in this task."""
     assert here().cancelling() == 0
-    await asyncio.sleep(0.01)
+    await spin(5)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(0):
             await asyncio.sleep(1)
     assert here().cancelling() == 0
 
@@ -60,21 +60,21 @@ async def test_loss_in_a_body_that_awaits_is_taken_back_at_the_exit(table: Lease
 
 @pytest.mark.parametrize("first", ["user", "loss"])
 async def test_loss_and_the_users_cancel_in_one_step_end_cancelled(
-    table: LeaseTable, observe: Observer, first: str
+    table: LeaseTable, observe: Observer, travel: Travel, first: str
 ) -> None:
     """A user's cancellation that comes together with a loss is kept, whichever is first."""
     entered: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
     async def job() -> None:
-        async with lease(table, KEY, ttl=0.3) as held:
+        async with lease(table, KEY, ttl=30) as held:
             entered.set_result(held)
-            await asyncio.sleep(10)
+            await asyncio.sleep(100)
 
     task = asyncio.create_task(job())
     held = await entered
     if first == "user":
         task.cancel()
-    stall(held)
+    stall(held, travel)
     if first == "loss":
         task.cancel()
     assert task.cancelling() == 2
@@ -82,7 +82,9 @@ async def test_loss_and_the_users_cancel_in_one_step_end_cancelled(
     assert task.cancelled()
     assert task.cancelling() == 1
     assert held.lost is not None
-    await observe.until_free(KEY, within=1)
+    # The row was left where it was: nothing has renewed it, and nothing has released it.
+    await observe.shift(KEY, -30)
+    assert await observe.is_free(KEY)
 
 
 async def test_loss_swallowed_by_the_body_comes_out_all_the_same(table: LeaseTable, observe: Observer) -> None:
@@ -91,7 +93,7 @@ async def test_loss_swallowed_by_the_body_comes_out_all_the_same(table: LeaseTab
         async with lease(table, KEY, ttl=30) as held:
             with suppress(asyncio.CancelledError):
                 await sleep_and_lose(held, observe)
-            await asyncio.sleep(0.01)
+            await spin(2)
     await assert_clean()
 
 
@@ -108,15 +110,14 @@ async def test_loss_that_the_body_asks_for_leaves_no_stray_cancellation(
     await assert_clean()
 
 
-@pytest.mark.usefixtures("observe")
 @pytest.mark.parametrize("meets_it", [True, False])
 async def test_loss_that_the_body_never_awaited_after_leaves_no_stray_cancellation(
-    table: LeaseTable, meets_it: bool
+    table: LeaseTable, travel: Travel, meets_it: bool
 ) -> None:
     """A cancellation that was asked for in the body's last step is flushed before the block is left."""
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.3) as held:
-            stall(held)
+        async with lease(table, KEY, ttl=30) as held:
+            stall(held, travel)
             if meets_it:
                 held.raise_if_lost()
     assert caught.value is held.lost
@@ -124,16 +125,15 @@ async def test_loss_that_the_body_never_awaited_after_leaves_no_stray_cancellati
     await assert_clean()
 
 
-@pytest.mark.usefixtures("observe")
 async def test_loss_in_a_body_that_ends_by_what_somebody_else_cancelled_leaves_no_stray_cancellation(
-    table: LeaseTable,
+    table: LeaseTable, travel: Travel
 ) -> None:
     """A CancelledError that came out of a future, and not of the loss, does not stand for the loss's own."""
     cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     cancelled.cancel()
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.3) as held:
-            stall(held)
+        async with lease(table, KEY, ttl=30) as held:
+            stall(held, travel)
             await cancelled
     assert caught.value.reason == "stalled"
     await assert_clean()
@@ -167,7 +167,8 @@ async def test_timeout_inside_the_body_is_the_bodys_own(table: LeaseTable, obser
 async def test_timeout_round_the_block_comes_out_as_timeout(table: LeaseTable, observe: Observer) -> None:
     """asyncio.timeout round a block cancels the body, and the lease is released before TimeoutError is raised."""
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1), lease(table, KEY, ttl=30):
+        async with asyncio.timeout(None) as timeout, lease(table, KEY, ttl=30):
+            timeout.reschedule(0)
             await asyncio.sleep(10)
     assert await observe.is_free(KEY)
     await assert_clean()
@@ -185,18 +186,20 @@ async def test_scope_that_is_cancelled_while_the_body_unwinds_catches_its_own(
     table: LeaseTable, observe: Observer
 ) -> None:
     """A body that met the loss alone, and was still at its clean-up when anyio's scope round it ended, leaves that."""
-    unwinding = asyncio.Event()
+    unwinding, cancelled = asyncio.Event(), asyncio.Event()
 
     async def clean_up_slowly() -> None:
         try:
             await asyncio.sleep(10)
         finally:
             unwinding.set()
-            await asyncio.sleep(0.1)
+            await cancelled.wait()
 
     async def cancel() -> None:
         await unwinding.wait()
         scope.cancel()
+        await spin(5)
+        cancelled.set()
 
     canceller = asyncio.create_task(cancel())
     with anyio.CancelScope() as scope:
@@ -226,18 +229,19 @@ async def test_error_of_the_body_comes_out_of_a_lost_lease_in_a_cancelled_scope(
     await assert_clean()
 
 
-@pytest.mark.usefixtures("observe")
-async def test_users_cancellation_comes_out_as_it_was_asked_for_beside_a_loss(table: LeaseTable) -> None:
+async def test_users_cancellation_comes_out_as_it_was_asked_for_beside_a_loss(
+    table: LeaseTable, travel: Travel
+) -> None:
     """A loss that the clean-up itself meets leaves the cancellation that began it as it is."""
     entered = asyncio.Event()
 
     async def job() -> None:
-        async with lease(table, KEY, ttl=0.3) as held:
+        async with lease(table, KEY, ttl=30) as held:
             entered.set()
             try:
                 await asyncio.sleep(10)
             finally:
-                stall(held)
+                stall(held, travel)
 
     task = asyncio.create_task(job())
     await entered.wait()

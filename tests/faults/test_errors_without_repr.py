@@ -64,10 +64,8 @@ async def test_error_without_a_repr_is_told_by_its_type_while_a_call_waits(faili
     """The call goes on waiting, and ends with its own error."""
     recorder = Recorder()
     Failing.fails = True
-    waiting = asyncio.create_task(acquire(failing, KEY, wait=5, observer=recorder))
-    await travel.until(waiting.done, within=7)
     with pytest.raises(LeaseTimeoutError) as caught:
-        await waiting
+        await travel.through(acquire(failing, KEY, wait=2, observer=recorder), within=4)
     assert caught.value.__notes__ == ["the last try failed: UnspeakableError(...)"]
     assert {event.error for event in recorder.of(WaitingFailed)} == {"UnspeakableError(...)"}
 
@@ -95,10 +93,8 @@ async def test_error_without_a_repr_is_the_cause_of_a_loss(failing: LeaseTable, 
             Failing.fails = True
             await asyncio.sleep(1000)
 
-    holding = asyncio.create_task(hold())
-    await travel.until(holding.done, within=10)
     with pytest.raises(LeaseLostError) as caught:
-        await holding
+        await travel.through(hold(), within=10)
     assert caught.value.reason == "unreachable"
     assert [event.error for event in recorder.of(Lost)] == ["UnspeakableError(...)"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from asyncpg_lease import lease
@@ -27,8 +25,6 @@ async def test_release_on_a_dead_link_is_tried_again_on_another(
             await until(lambda: pool.get_idle_size() == pool.get_size())
             proxy.silence_links()
 
-    using = asyncio.create_task(use())
-    await travel.until(using.done, within=7)
-    await using
+    await travel.through(use(), within=7)
     await travel.until(lambda: observe.is_free("key"), within=4)
     assert await observe.fence("key") == 1

@@ -36,9 +36,8 @@ async def test_loss_polled_a_thousand_times_keeps_a_short_traceback(table: Lease
 async def test_wait_lost_of_a_never_entered_lease_returns_at_its_deadline(table: LeaseTable, travel: Travel) -> None:
     """Whoever waits for the loss of a lease that was not entered hears of it when its time is over."""
     held = await acquire(table, "key", ttl=30, grace=5)
-    waiting = asyncio.create_task(held.wait_lost())
-    assert await travel.until(waiting.done, within=30) > 20
-    lost = await waiting
+    lost = await travel.through(held.wait_lost(), within=30)
+    assert travel.moved > 20
     assert lost is not None
     assert lost.reason == "expired"
     assert held.lost is lost
@@ -51,8 +50,7 @@ async def test_wait_lost_of_a_never_entered_lease_is_told_before_others_get_in(
     held = await acquire(table, "key", ttl=60, grace=5)
     trusted_until = time.monotonic() + held.remaining
     await travel(held.remaining - 5 - 0.5)
-    waiting = asyncio.create_task(held.wait_lost())
-    await travel.until(waiting.done, within=10)
+    await travel.through(held.wait_lost(), within=10)
     assert time.monotonic() < trusted_until
 
 

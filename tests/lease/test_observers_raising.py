@@ -96,10 +96,8 @@ async def test_teller_that_raises_does_not_keep_a_loss_from_the_body(
             await observe.hand_over("key")
             await asyncio.sleep(1000)
 
-    holding = asyncio.create_task(hold())
-    await travel.until(holding.done, within=TTL)
     with pytest.raises(LeaseLostError) as caught:
-        await holding
+        await travel.through(hold(), within=TTL)
     settle(teller)
     assert teller.raised > 1
     assert caught.value.reason == "taken_over"
