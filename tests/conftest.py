@@ -67,19 +67,27 @@ def no_blocking() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+def back_in_the_present() -> Iterator[None]:
+    """Return from wherever a test has travelled, when nothing is left that waits for a moved time."""
+    yield
+    come_back()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest, back_in_the_present: None) -> None:  # noqa: ARG001 - before it
     """Fail a test that leaves one of the library's tasks behind, and note the kind of loop that it ran on.
 
     A test that is no coroutine has no loop: pytest-asyncio would make one for it, always of asyncio's own kind.
     """
     if inspect.iscoroutinefunction(request.function):
         request.getfixturevalue("no_task_left")
-    yield
-    come_back()
 
 
 @pytest.fixture
-async def no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+async def no_task_left(
+    request: pytest.FixtureRequest,
+    back_in_the_present: None,  # noqa: ARG001 - before it
+) -> AsyncIterator[None]:
     """What `nothing_left` does in a coroutine's loop."""
     request.config.stash[NOTES].note_loop(asyncio.get_running_loop())
     yield
