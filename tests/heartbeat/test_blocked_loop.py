@@ -118,12 +118,13 @@ async def test_block_past_the_deadline_while_a_rival_takes_over_is_a_loss_at_the
     lost: LeaseLostError | None = None
     rival = Rival(observe.dsn)
     with ThreadPoolExecutor(1) as threads:
+        taking: Future[None] = Future()
         try:
             async with lease(table, KEY, ttl=30) as held:
                 await travel.block(40)
-                # The loop stands still until then.
                 taking = threads.submit(rival.run)
-                taken = rival.took.result(10)
+                # The loop stands still until then.
+                rival.took.result(10)
                 assert not held.is_held
                 await first_await(held, pool)
                 after_await = True
@@ -134,7 +135,7 @@ async def test_block_past_the_deadline_while_a_rival_takes_over_is_a_loss_at_the
         assert not after_await
         row = await observe.row(KEY)
         assert row is not None
-        assert (row["fence"], row["holder"]) == taken
+        assert (row["fence"], row["holder"]) == rival.took.result(0)
         assert row["fence"] == 2
         rival.let_go()
         await asyncio.wrap_future(taking)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncpg_lease.events import Notifier
-from tests.support.inside import delivery
+from tests.support.inside import fresh_threads
 from tests.support.leasing import settle
 from tests.support.observers import Stuck, event
 
@@ -23,9 +23,10 @@ def stuck() -> Iterator[Stuck]:
 
 
 @pytest.fixture
-def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_threads() -> Iterator[None]:
     """No thread of an earlier test that waits for another event."""
-    monkeypatch.setattr(delivery, "_threads", delivery._Threads())
+    with fresh_threads():
+        yield
 
 
 @pytest.fixture

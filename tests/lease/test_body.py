@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 
 import anyio
 import pytest
 
-from tests.support.inside import Body, TaskOwner, require_loop, wait_shielded, wait_turn
+from tests.support.inside import CANCELLED_LIMIT, Body, TaskOwner, require_loop, wait_shielded, wait_turn
 from tests.support.leasing import here, spin
+from tests.support.travel import Travel
 
 
-async def test_body_cancelled_twice_takes_back_one_request(pool: object) -> None:
+@pytest.mark.parametrize("by_others", [0, 1])
+async def test_body_cancelled_twice_takes_back_one_request(by_others: int) -> None:
     """The request is asked for and taken back once, and others' stay."""
-    assert pool
     entered: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
 
     async def work() -> tuple[bool, int]:
@@ -28,15 +28,13 @@ async def test_body_cancelled_twice_takes_back_one_request(pool: object) -> None
         assert pending is None
         return others, here().cancelling()
 
-    for by_others in (0, 1):
-        entered = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(work(), name="the worker")
-        body = await entered
-        assert "the worker" in repr(body)
-        body.cancel("lost")
-        for _ in range(by_others):
-            task.cancel()
-        assert await task == (bool(by_others), by_others)
+    task = asyncio.create_task(work(), name="the worker")
+    body = await entered
+    assert "the worker" in repr(body)
+    body.cancel("lost")
+    for _ in range(by_others):
+        task.cancel()
+    assert await task == (bool(by_others), by_others)
 
 
 async def test_body_that_has_ended_is_not_cancelled() -> None:
@@ -95,16 +93,20 @@ async def test_wait_shielded_outlasts_cancellations_and_returns_the_first() -> N
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_wait_shielded_is_bounded(cancelled: bool) -> None:
+async def test_wait_shielded_is_bounded(travel: Travel, cancelled: bool) -> None:
     """What never comes is waited for no longer than said, cancelled or not."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(wait_shielded([future], 0.2))
-    started = time.monotonic()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    limit = CANCELLED_LIMIT if cancelled else 20.0
+    task = asyncio.create_task(wait_shielded([future], 20))
     await spin(2)
     if cancelled:
         task.cancel()
-    assert (await task is not None) is cancelled
-    assert 0.15 < time.monotonic() - started < 0.6
+    started, moved = loop.time(), travel.moved
+    assert (await travel.through(task, within=30) is not None) is cancelled
+    # The least with what the machine took, the most without.
+    assert loop.time() - started > limit - 0.2
+    assert travel.moved - moved <= limit
     assert not future.done()
 
 
@@ -146,7 +148,7 @@ async def test_owner_keeps_its_tasks_until_they_end() -> None:
 
     async def work() -> None:
         steps.append(1)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
     task = owner.start(work(), "something")
     assert not steps

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import re
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
@@ -19,6 +18,8 @@ from asyncpg_lease.events import Acquired, Lost, Notifier, Released, Renewed, Un
 from tests.conftest import MakePool
 from tests.support.leasing import Recorder, settle, until
 from tests.support.observe import Observer
+from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 
 KEY = "told"
 LOGGER = "asyncpg_lease"
@@ -42,47 +43,47 @@ Happened = Callable[[type[Event]], object]
 
 
 async def live_through_everything(
-    table: LeaseTable, observe: Observer, happened: Happened, mine: Recorder | None
+    table: LeaseTable, proxy: Proxy, observe: Observer, travel: Travel, *, happened: Happened, mine: Recorder | None
 ) -> None:
     """Make every kind of event happen to one key; `happened` tells of each kind whether it has."""
-    async with lease(table, KEY, ttl=1.5, observer=mine):
+    async with lease(table, KEY, ttl=12, observer=mine):
         with suppress(LeaseError):
-            await acquire(table, KEY, wait=0.05, observer=mine)
+            await travel.through(acquire(table, KEY, wait=1, observer=mine), within=5)
         await observe.connection.execute("ALTER TABLE lease RENAME TO elsewhere")
-        await until(lambda: happened(events.RenewFailed))
+        await travel.until(lambda: happened(events.RenewFailed), within=6)
         await observe.connection.execute("ALTER TABLE elsewhere RENAME TO lease")
-        await until(lambda: happened(Renewed))
-        time.sleep(0.25)
-        await asyncio.sleep(0.01)
+        await travel.until(lambda: happened(Renewed), within=6)
+        await travel.block(4)
+        await travel(1)
     with suppress(LeaseError):
-        async with lease(table, KEY, ttl=0.5, observer=mine):
-            await observe.hand_over(KEY, ttl=0.5)
-            await asyncio.sleep(2)
+        async with lease(table, KEY, ttl=12, observer=mine):
+            await observe.hand_over(KEY, ttl=2)
+            await travel(8)
     with suppress(LeaseError):
-        async with lease(table, KEY, wait=2, ttl=30, heartbeat=0.05, observer=mine):
+        async with lease(table, KEY, ttl=12, heartbeat=1, observer=mine):
             await table.revoke(KEY)
-            await asyncio.sleep(2)
-    async with lease(table, KEY, wait=2, ttl=30, observer=mine):
+            await travel(4)
+    async with lease(table, KEY, ttl=12, observer=mine):
         await observe.hand_over(KEY, ttl=30)
     waiter = asyncio.create_task(acquire(table, KEY, wait=30, observer=mine))
-    for _ in range(400):
-        await observe.terminate_backends()
-        if happened(events.WaitingFailed):
-            break
-        await asyncio.sleep(0.002)
+    proxy.refuse()
+    proxy.reset_links()
+    # It stands back for two polls first.
+    await travel.until(lambda: happened(events.WaitingFailed), within=15)
     waiter.cancel()
     await asyncio.wait([waiter])
+    await proxy.accept()
 
 
 async def test_every_event_is_told_to_both_observers_and_logged(
-    make_pool: MakePool, observe: Observer, caplog: pytest.LogCaptureFixture
+    make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each kind is seen by the table's observer, the lease's, and as a record with its level, prefix and fields."""
     caplog.set_level(logging.DEBUG, LOGGER)
     tables, mine = Recorder(), Recorder()
-    table = LeaseTable(await make_pool(max_size=1), poll=0.02, observer=tables)
+    table = LeaseTable(await make_pool(proxy.dsn, max_size=1), poll=2, observer=tables)
     await table.create()
-    await live_through_everything(table, observe, mine.of, mine)
+    await live_through_everything(table, proxy, observe, travel, happened=mine.of, mine=mine)
     await table.aclose()
     assert tables.events == mine.events
     assert {type(event).__name__ for event in mine.events} == set(LEVELS)
@@ -98,37 +99,38 @@ async def test_every_event_is_told_to_both_observers_and_logged(
             assert getattr(record, f"lease_{name}") == value
 
 
-async def test_event_of_a_loss_says_all_that_is_known(table: LeaseTable, observe: Observer) -> None:
+async def test_event_of_a_loss_says_all_that_is_known(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """The events of one tenure carry its key, holder and fence, and how long things took."""
     told = Recorder()
     with suppress(LeaseError):
-        async with lease(table, KEY, ttl=0.6, observer=told) as held:
-            await until(lambda: told.of(Renewed))
+        async with lease(table, KEY, ttl=30, observer=told) as held:
+            await travel.until(lambda: told.of(Renewed), within=15)
             await observe.hand_over(KEY)
-            await asyncio.sleep(2)
+            await travel(20)
     assert {(event.key, event.holder) for event in told.events} == {(KEY, held.holder)}
     assert [type(event) for event in told.events] == [Acquired, Renewed, Lost]
     renewed, lost = told.of(Renewed)[0], told.of(Lost)[0]
     assert renewed.fence == lost.fence == 1
-    assert 0 < renewed.took < 0.3
-    assert 0.3 < renewed.remaining <= 0.6
+    assert 0 < renewed.took < 5
+    assert 25 < renewed.remaining <= 30
     async with lease(table, "other", observer=told):
-        await asyncio.sleep(0.1)
-    assert 0.1 <= told.of(Released)[0].held_for < 0.5
-    assert 0.2 < lost.held_for < 0.6
+        await travel(5)
+    assert 5 <= told.of(Released)[0].held_for < 9
+    # The second renewal found it.
+    assert 15 < lost.held_for < 27
 
 
 async def test_event_of_a_release_that_failed_says_how_long_the_lease_was_held(
-    table: LeaseTable, observe: Observer
+    table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:
     """However a tenure ends, its end says how long it was."""
     told = Recorder()
     held = await acquire(table, KEY, ttl=30, observer=told)
-    await asyncio.sleep(0.1)
+    await travel(5)
     await observe.hand_over(KEY)
     await held.release()
     (failed,) = told.of(events.ReleaseFailed)
-    assert 0.1 <= failed.held_for < 5
+    assert 5 <= failed.held_for < 10
 
 
 def test_durations_in_the_log_have_three_decimals_in_its_text_and_all_in_its_fields(
@@ -144,7 +146,7 @@ def test_durations_in_the_log_have_three_decimals_in_its_text_and_all_in_its_fie
     assert waiting.getMessage() == "waiting for lease: key='told' holder='h' wait=inf"
 
 
-async def test_event_of_a_wait_says_for_whom_and_how_long(table: LeaseTable, observe: Observer) -> None:
+async def test_event_of_a_wait_says_for_whom_and_how_long(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """A waiter is told whom it waits for, and where a try fails for how long it has waited and the error's name."""
     told = Recorder()
     held = await acquire(table, KEY, ttl=30)
@@ -155,13 +157,11 @@ async def test_event_of_a_wait_says_for_whom_and_how_long(table: LeaseTable, obs
     async with observe.connection.transaction():
         # The next try waits for it, and is ended so.
         await observe.connection.execute("LOCK TABLE lease")
-        async with asyncio.timeout(10):
-            while not told.of(events.WaitingFailed):
-                await observe.connection.execute("SELECT pg_stat_clear_snapshot()")
-                await observe.terminate_backends()
-                await asyncio.sleep(0.05)
+        await travel(2, rows=False)
+        await observe.terminate_backends()
+        await until(lambda: told.of(events.WaitingFailed))
     failed = told.of(events.WaitingFailed)[0]
-    assert 0 < failed.waited < 10
+    assert 2 <= failed.waited < 10
     assert failed.error.partition("(")[0].endswith("Error")
     waiter.cancel()
     await asyncio.wait([waiter])
@@ -201,7 +201,13 @@ def test_notifier_without_anybody_to_tell_wants_nothing(caplog: pytest.LogCaptur
 
 
 async def test_lease_without_anybody_to_tell_makes_no_event(
-    make_pool: MakePool, observe: Observer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    *,
+    make_pool: MakePool,
+    proxy: Proxy,
+    observe: Observer,
+    travel: Travel,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """With logging off and no observer no event of any kind is even made; with one of the two it is."""
     made: list[str] = []
@@ -222,9 +228,9 @@ async def test_lease_without_anybody_to_tell_makes_no_event(
 
         monkeypatch.setattr(kind, "__init__", noting)
     caplog.set_level(logging.CRITICAL, LOGGER)
-    table = LeaseTable(await make_pool(max_size=1), poll=0.02)
+    table = LeaseTable(await make_pool(proxy.dsn, max_size=1), poll=2)
     await table.create()
-    await live_through_everything(table, observe, asked.__contains__, None)
+    await live_through_everything(table, proxy, observe, travel, happened=asked.__contains__, mine=None)
     assert {kind.__name__ for kind in asked} == set(LEVELS)
     assert made == []
     await observe.expire(KEY)
@@ -249,10 +255,9 @@ def test_reference_has_the_records_that_are_no_events_as_they_are_made() -> None
     text = REFERENCE.read_text(encoding="utf-8").partition("Not all that is logged is an event")[2]
     _, *rows = [line.strip("|").split("|") for line in text.split("\n") if line.startswith("| ")]
     assert len(rows) == 11
-    for _, _, message, said in rows:
-        assert f'"{message.strip()}' in source
-        for name in re.findall(r"`(\w+)`", said):
-            assert f'"lease_{name}"' in source or f'"{name}": ' in source
+    assert [message for _, _, message, _ in rows if f'"{message.strip()}' not in source] == []
+    names = {name for _, _, _, said in rows for name in re.findall(r"`(\w+)`", said)}
+    assert {name for name in names if f'"lease_{name}"' not in source and f'"{name}": ' not in source} == set()
 
 
 def test_events_are_values() -> None:
@@ -273,8 +278,14 @@ def test_reference_has_every_kind_of_event_with_its_level_message_and_fields() -
     rows = [line.strip("|").split("|") for line in text.split("\n") if "| `" in line]
     documented = {name.strip(" `"): (level.strip(), message.strip(), said) for name, _, level, message, said in rows}
     assert set(documented) >= set(LEVELS)
-    for name, (level, message, said) in documented.items():
-        kind: type[Event] = getattr(events, name)
-        own = [field.name for field in fields(kind) if field.name not in ("key", "holder")]
-        assert (level, message) == (logging.getLevelName(kind.level), kind.message)
-        assert re.findall(r"`(\w+)`", said) == own
+    kinds: dict[str, type[Event]] = {name: getattr(events, name) for name in documented}
+    told = {
+        name: (
+            logging.getLevelName(kind.level),
+            kind.message,
+            [field.name for field in fields(kind) if field.name not in ("key", "holder")],
+        )
+        for name, kind in kinds.items()
+    }
+    said = {name: (level, message, re.findall(r"`(\w+)`", said)) for name, (level, message, said) in documented.items()}
+    assert said == told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
@@ -16,6 +15,7 @@ from asyncpg_lease import Lease, LeaseLostError, LeaseTable, lease
 from asyncpg_lease.events import Lost, Released
 from tests.support.leasing import Recorder, here, until
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 
 KEY = "left"
 
@@ -77,14 +77,14 @@ async def test_block_left_by_return_break_and_continue_releases(table: LeaseTabl
 
 
 async def drive(body: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its first await of `parked`, then close it."""
+    """Run a coroutine to its first await of `parked`."""
     awaited = body.send(None)
     while awaited != "parked":
+        # What a task does with a future that it is about to wait for.
         awaited._asyncio_future_blocking = False
         while not awaited.done():
             await asyncio.sleep(0)
         awaited = body.send(None)
-    body.close()
 
 
 class Parked:
@@ -107,9 +107,11 @@ async def test_block_in_a_closed_coroutine_releases_in_the_background(table: Lea
                 ended.append(error)
                 raise
 
-    await drive(body())
+    frame = body()
+    await drive(frame)
+    frame.close()
     assert [type(error) for error in ended] == [GeneratorExit]
-    await observe.until_free(KEY, within=1)
+    await observe.until_free(KEY, within=5)
 
 
 async def test_block_in_a_closed_async_generator_releases(table: LeaseTable, observe: Observer) -> None:
@@ -124,8 +126,8 @@ async def test_block_in_a_closed_async_generator_releases(table: LeaseTable, obs
     iterator = numbers()
     assert await anext(iterator) == 1
     await iterator.aclose()  # type: ignore[attr-defined]
-    await observe.until_free(KEY, within=1)
-    await until(lambda: told.of(Released), within=1)
+    await observe.until_free(KEY, within=5)
+    await until(lambda: told.of(Released))
 
 
 async def test_block_in_a_forgotten_async_generator_releases(table: LeaseTable, observe: Observer) -> None:
@@ -139,22 +141,27 @@ async def test_block_in_a_forgotten_async_generator_releases(table: LeaseTable, 
         assert number == 1
         break
     gc.collect()
-    await observe.until_free(KEY, within=1)
+    await observe.until_free(KEY, within=5)
 
 
-async def test_block_closed_after_a_loss_leaves_no_cancellation(table: LeaseTable) -> None:
+async def test_block_closed_after_a_loss_leaves_no_cancellation(table: LeaseTable, travel: Travel) -> None:
     """A closed frame may not await: the request of a loss is taken back all the same."""
 
     async def body() -> None:
-        async with lease(table, KEY, ttl=0.2) as held:
-            time.sleep(0.25)
+        async with lease(table, KEY, ttl=30) as held:
+            travel.stall(31)
             with suppress(LeaseLostError):
                 held.raise_if_lost()
+            lost.append(held.lost)
             await Parked()
 
+    lost: list[LeaseLostError | None] = []
+    frame = body()
     with suppress(asyncio.CancelledError):
-        await drive(body())
+        await drive(frame)
+        frame.close()
         await asyncio.sleep(0)
+    assert [None if loss is None else loss.reason for loss in lost] == ["stalled"]
     assert here().cancelling() == 0
 
 
@@ -180,17 +187,17 @@ async def test_block_left_in_another_context_releases(table: LeaseTable, observe
 
 
 async def test_loss_that_nobody_could_be_cancelled_for_is_raised_at_the_exit(
-    table: LeaseTable, observe: Observer
+    table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:
     """The task that entered is over: the loss waits for whoever leaves the block."""
     stack = AsyncExitStack()
 
     async def enter() -> Lease:
-        return await stack.enter_async_context(lease(table, KEY, ttl=0.6))
+        return await stack.enter_async_context(lease(table, KEY, ttl=30))
 
     held = await asyncio.create_task(enter())
     await observe.hand_over(KEY)
-    loss = await held.wait_lost()
+    loss = await travel.through(held.wait_lost(), within=15)
     assert loss is not None
     with pytest.raises(LeaseLostError) as caught:
         await stack.aclose()
@@ -201,16 +208,18 @@ async def test_loss_that_nobody_could_be_cancelled_for_is_raised_at_the_exit(
     assert record["holder"] == "other"
 
 
-async def test_loss_while_another_task_leaves_cancels_only_who_entered(table: LeaseTable, observe: Observer) -> None:
+async def test_loss_while_another_task_leaves_cancels_only_who_entered(
+    table: LeaseTable, observe: Observer, travel: Travel
+) -> None:
     """The task that entered is cancelled, and its request taken back, where another task leaves the block."""
     stack = AsyncExitStack()
     entered: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
     seen: list[int] = []
 
     async def enter_and_work() -> None:
-        entered.set_result(await stack.enter_async_context(lease(table, KEY, ttl=0.6)))
+        entered.set_result(await stack.enter_async_context(lease(table, KEY, ttl=30)))
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(20)
         except asyncio.CancelledError:
             with pytest.raises(LeaseLostError):
                 await asyncio.create_task(stack.aclose())
@@ -219,35 +228,36 @@ async def test_loss_while_another_task_leaves_cancels_only_who_entered(table: Le
     worker = asyncio.create_task(enter_and_work())
     await entered
     await observe.hand_over(KEY)
-    await worker
+    await travel.through(worker, within=25)
     assert seen == [0]
 
 
-async def test_block_left_by_another_task_after_its_deadline_cancels_nobody(table: LeaseTable) -> None:
+async def test_block_left_by_another_task_after_its_deadline_cancels_nobody(table: LeaseTable, travel: Travel) -> None:
     """The body has ended, and the task that entered has gone on to something else, which is not to be cancelled."""
     stack = AsyncExitStack()
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def enter_and_go_on() -> None:
-        await stack.enter_async_context(lease(table, KEY, ttl=0.6))
+        await stack.enter_async_context(lease(table, KEY, ttl=30))
         entered.set()
         await go_on.wait()
 
     worker = asyncio.create_task(enter_and_go_on())
     await entered.wait()
-    time.sleep(0.65)
+    travel.stall(31)
     with pytest.raises(LeaseLostError):
         await stack.aclose()
     go_on.set()
     await worker
+    assert not worker.cancelled()
 
 
-async def test_block_that_ends_after_its_deadline_is_lost(table: LeaseTable) -> None:
+async def test_block_that_ends_after_its_deadline_is_lost(table: LeaseTable, travel: Travel) -> None:
     """A body that blocked the loop past the deadline and then simply ends has lost its lease: stalled, at the exit."""
     told = Recorder()
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.4, observer=told) as held:
-            time.sleep(0.45)
+        async with lease(table, KEY, ttl=30, observer=told) as held:
+            travel.stall(31)
             assert not held.is_held
             assert held.remaining == 0
     assert caught.value.reason == "stalled"
@@ -256,24 +266,24 @@ async def test_block_that_ends_after_its_deadline_is_lost(table: LeaseTable) -> 
     assert here().cancelling() == 0
 
 
-async def test_block_with_an_error_of_its_own_after_its_deadline_raises_that(table: LeaseTable) -> None:
+async def test_block_with_an_error_of_its_own_after_its_deadline_raises_that(table: LeaseTable, travel: Travel) -> None:
     """The body's own exception comes out, whatever became of the lease; the loss is told all the same."""
     told = Recorder()
     error = ValueError("mine")
     with pytest.raises(ValueError, match="mine") as caught:
-        async with lease(table, KEY, ttl=0.4, observer=told) as held:
-            time.sleep(0.45)
+        async with lease(table, KEY, ttl=30, observer=told) as held:
+            travel.stall(31)
             raise error
     assert caught.value is error
     assert told.of(Lost)
     assert error.__notes__ == [str(held.lost)]
 
 
-async def test_block_left_by_its_own_loss_has_no_note_of_it(table: LeaseTable) -> None:
+async def test_block_left_by_its_own_loss_has_no_note_of_it(table: LeaseTable, travel: Travel) -> None:
     """The loss itself needs no note that there was a loss."""
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.4) as held:
-            time.sleep(0.45)
+        async with lease(table, KEY, ttl=30) as held:
+            travel.stall(31)
             held.raise_if_lost()
     assert caught.value is held.lost
     assert not hasattr(caught.value, "__notes__")
@@ -282,14 +292,16 @@ async def test_block_left_by_its_own_loss_has_no_note_of_it(table: LeaseTable) -
 @asynccontextmanager
 async def leading(table: LeaseTable) -> AsyncIterator[Lease]:
     """Wrap lease() as users do."""
-    async with lease(table, KEY, ttl=0.6) as held:
+    async with lease(table, KEY, ttl=30) as held:
         yield held
 
 
-async def test_loss_inside_a_users_context_manager_comes_out_of_it(table: LeaseTable, observe: Observer) -> None:
+async def test_loss_inside_a_users_context_manager_comes_out_of_it(
+    table: LeaseTable, observe: Observer, travel: Travel
+) -> None:
     """An @asynccontextmanager round lease() passes the loss on."""
     with pytest.raises(LeaseLostError):
         async with leading(table):
             await observe.hand_over(KEY)
-            await asyncio.sleep(10)
+            await travel(20)
     assert here().cancelling() == 0

@@ -13,20 +13,24 @@ import pytest
 
 from asyncpg_lease import Lease, acquire, lease
 from tests.lease.test_misuse import KEY, step
-from tests.support.leasing import assert_child_is_fine
+from tests.support.leasing import assert_child_is_fine, until
 from tests.support.observe import Observer
 from tests.support.processes import Spawn, emit
 from tests.support.proxy import Proxy
 from tests.support.statements import RELEASE
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs os.fork")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="needs os.fork"),
+    pytest.mark.slow("forks a process that holds a lease"),
+]
 
 
 async def hold_and_fork(dsn: str) -> None:
     """Hold a lease, fork inside the body, and report what the copy thinks of it."""
-    async with asyncpg.create_pool(dsn, max_size=1, min_size=1) as pool, lease(pool, KEY, ttl=4, heartbeat=1.7) as held:
+    async with asyncpg.create_pool(dsn, max_size=1, min_size=1) as pool, lease(pool, KEY, ttl=10, heartbeat=4) as held:
         second = await acquire(pool, "second")
-        await asyncio.sleep(0.05)
+        # The connection is back in the pool.
+        await until(lambda: pool.get_idle_size() == 1)
         emit(forking=True)
         # In a forked child asyncio knows no running loop any more, up to Python 3.11.
         loop = asyncio.get_running_loop()
@@ -52,7 +56,8 @@ async def _go_on_with(loop: asyncio.AbstractEventLoop) -> int:
     problems: list[object] = []
     loop.set_exception_handler(lambda _, context: problems.append(context))
     turned: asyncio.Future[None] = loop.create_future()
-    loop.call_later(0.4, turned.set_result, None)
+    # The next look at the leases is due in half a second.
+    loop.call_later(1, turned.set_result, None)
     await turned
     return len(problems)
 

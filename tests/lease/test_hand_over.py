@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from asyncpg_lease import LeaseLostError, LeaseTable, acquire, lease
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 
 KEY = "handed"
 
@@ -39,13 +38,13 @@ async def test_joined_handle_with_a_shorter_ttl_never_shortens(table: LeaseTable
             assert second["expires_at"] >= first["expires_at"]
 
 
-async def test_joined_handle_is_lost_when_its_owner_has_released(table: LeaseTable) -> None:
+async def test_joined_handle_is_lost_when_its_owner_has_released(table: LeaseTable, travel: Travel) -> None:
     """When the owner is done, the tenure is over for every handle of it."""
     owner = await acquire(table, KEY, ttl=30, holder="app")
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.6, holder="app"):
+        async with lease(table, KEY, ttl=30, holder="app"):
             await owner.release()
-            await asyncio.sleep(5)
+            await travel(20)
     assert caught.value.reason == "expired"
 
 

@@ -14,12 +14,13 @@ import pytest
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease, try_acquire
 from asyncpg_lease.events import ReleaseFailed
 from tests.conftest import MakePool
-from tests.lease.test_exits import Parked
-from tests.support.inside import tasks
-from tests.support.leasing import Recorder
+from tests.lease.test_exits import Parked, drive
+from tests.support.inside import forget_backend
+from tests.support.leasing import Recorder, spin
 from tests.support.loops import chosen_factory, run
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 from tests.support.typing import Pool
 
 KEY = "job"
@@ -93,10 +94,10 @@ async def test_lease_that_was_released_or_left_is_dropped_in_silence(table: Leas
         gc.collect()
 
 
-async def test_lease_entered_after_its_deadline_is_lost(table: LeaseTable) -> None:
+async def test_lease_entered_after_its_deadline_is_lost(table: LeaseTable, travel: Travel) -> None:
     """A lease that was not entered in time is lost, says so when it is entered, and is dropped in silence."""
-    held = await acquire(table, KEY, ttl=0.2)
-    await asyncio.sleep(0.25)
+    held = await acquire(table, KEY, ttl=30)
+    await travel.block(31)
     assert not held.is_held
     with pytest.raises(LeaseLostError) as caught:
         await held.__aenter__()
@@ -108,10 +109,12 @@ async def test_lease_entered_after_its_deadline_is_lost(table: LeaseTable) -> No
         gc.collect()
 
 
-async def test_lease_that_was_not_entered_and_is_lost_can_be_released(table: LeaseTable, observe: Observer) -> None:
+async def test_lease_that_was_not_entered_and_is_lost_can_be_released(
+    table: LeaseTable, observe: Observer, travel: Travel
+) -> None:
     """release() of a lease that ran out before it was entered touches nothing and raises nothing."""
-    held = await acquire(table, KEY, ttl=0.2)
-    await asyncio.sleep(0.25)
+    held = await acquire(table, KEY, ttl=30)
+    await travel.block(31)
     with pytest.raises(LeaseLostError):
         held.raise_if_lost()
     successor = await acquire(table, KEY)
@@ -135,7 +138,7 @@ def test_acquire_without_an_asyncio_loop_is_refused(
 ) -> None:
     """Under trio, or under no loop at all, the error says what is needed, be it the first call of a process."""
     _loop, pool = server_pool
-    monkeypatch.setattr(tasks, "_backend_loaded", False)
+    forget_backend(monkeypatch)
     with pytest.raises(RuntimeError, match="running asyncio event loop"):
         step(function(pool, KEY))  # type: ignore[call-arg, arg-type]
     with pytest.raises(RuntimeError, match="running asyncio event loop"):
@@ -203,7 +206,7 @@ async def test_lease_entered_outside_a_task_is_refused(table: LeaseTable) -> Non
             caught.append(error)
 
     asyncio.get_running_loop().call_soon(enter)
-    await asyncio.sleep(0.01)
+    await spin(2)
     assert ["inside a task" in str(error) for error in caught] == [True]
     await held.release()
 
@@ -228,20 +231,11 @@ def test_block_closed_after_its_event_loop_says_that_the_row_stays(
     told = Recorder()
 
     async def body() -> None:
-        async with lease(pool, KEY, ttl=0.5, observer=told):
+        async with lease(pool, KEY, ttl=30, observer=told):
             await Parked()
 
     frame = body()
-
-    async def run() -> None:
-        awaited = frame.send(None)
-        while awaited != "parked":
-            awaited._asyncio_future_blocking = False
-            while not awaited.done():
-                await asyncio.sleep(0)
-            awaited = frame.send(None)
-
-    loop.run_until_complete(run())
+    loop.run_until_complete(drive(frame))
     frame.close()
     (failed,) = told.of(ReleaseFailed)
     assert failed.error == "left without its event loop; the row runs out by itself"
@@ -263,15 +257,17 @@ async def enter_and_forget(table: LeaseTable, ttl: float) -> None:
     await held.__aenter__()
 
 
-async def test_lease_entered_and_dropped_warns_and_is_renewed_no_more(table: LeaseTable, observe: Observer) -> None:
+async def test_lease_entered_and_dropped_warns_and_is_renewed_no_more(
+    table: LeaseTable, observe: Observer, travel: Travel
+) -> None:
     """A block that nobody can leave any more does not keep its key for ever: it runs out, and says so at once."""
     with pytest.warns(ResourceWarning, match="was dropped"):  # noqa: PT031 - the drop is it
-        await asyncio.create_task(enter_and_forget(table, 1.5))
+        await asyncio.create_task(enter_and_forget(table, 30))
         # The loop itself knows the task for the turn that it ends in.
         await asyncio.sleep(0)
         gc.collect()
     assert not await observe.is_free(KEY)
-    await observe.until_free(KEY, within=5)
+    await travel.until(lambda: observe.is_free(KEY), within=32)
 
 
 def test_lease_entered_and_dropped_after_its_event_loop_only_warns(dsn: str) -> None:

@@ -6,8 +6,14 @@ that a test shortens, and the parts of the demo. A module that moves is followed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from weakref import ref
+
+import pytest
 
 from asyncpg_lease import Lease
 from asyncpg_lease import _clock as clock
@@ -67,6 +73,69 @@ def upkeep_that_fails(held: Lease) -> Iterator[None]:
         del heartbeat.check_deadline
 
 
+@contextmanager
+def fresh_threads() -> Iterator[None]:
+    """Have no thread of observers that was begun before the block."""
+    before = delivery._threads
+    delivery._threads = delivery._Threads()
+    try:
+        yield
+    finally:
+        delivery._threads = before
+
+
+def raced_threads(work: Callable[[], None], then: Callable[[], None]) -> None:
+    """Do work in a thread of observers, and then something in the same one, which is about to end for want of work.
+
+    That is, it is counted on for `then` just as its time has run out.
+    """
+    is_raced = threading.Event()
+
+    class Raced(SimpleQueue[Callable[[], None]]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None]:
+            if timeout is not None and not is_raced.is_set():
+                is_raced.set()
+                threads._idle.get_nowait()
+                threading.Timer(0.1, self.put, [then]).start()
+                raise Empty
+            return super().get(block, timeout)
+
+    threads = delivery._Threads()
+    threads._work = Raced()
+    threads.run(work)
+
+
+@contextmanager
+def between_last_event_and_rest(happen: Callable[[], None]) -> Iterator[None]:
+    """Have something happen, each time, between a thread's last event and where it says that it has told them all."""
+    say_dropped = delivery.Delivery._say_dropped
+
+    def between(self: delivery.Delivery, loop: asyncio.AbstractEventLoop | None) -> None:
+        say_dropped(self, loop)
+        happen()
+
+    delivery.Delivery._say_dropped = between  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        delivery.Delivery._say_dropped = say_dropped  # type: ignore[method-assign]
+
+
+def observers_known() -> int:
+    """Return how many observers have a way of their own."""
+    return len(delivery._deliveries)
+
+
+def forget_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the next claim be the first of its process, which loads anyio's backend."""
+    monkeypatch.setattr(tasks, "_backend_loaded", False)
+
+
+def tenure_of(held: Lease) -> ref[object]:
+    """Return a weak reference to what goes on behind a lease."""
+    return ref(held._holding)
+
+
 __all__ = [
     "ASCII",
     "CANCELLED_LIMIT",
@@ -103,6 +172,7 @@ __all__ = [
     "Trust",
     "View",
     "ask",
+    "between_last_event_and_rest",
     "bind",
     "caption",
     "check_writable",
@@ -116,21 +186,26 @@ __all__ = [
     "draw_picture",
     "floor",
     "fold_duration",
+    "forget_backend",
     "free_port",
     "fresh_holder",
+    "fresh_threads",
     "is_usable",
     "judge",
     "keeper",
     "key_range",
     "label_of",
     "lay_out",
+    "observers_known",
     "parts_of",
     "quote_name",
+    "raced_threads",
     "renew_rows",
     "require_loop",
     "revocation",
     "spread",
     "tasks",
+    "tenure_of",
     "upkeep_that_fails",
     "wait_shielded",
     "wait_turn",

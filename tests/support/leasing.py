@@ -40,6 +40,11 @@ class Recorder:
         self._told.append(event)
 
     @property
+    def so_far(self) -> list[Event]:
+        """What it was told so far."""
+        return self._told
+
+    @property
     def events(self) -> list[Event]:
         """Everything that has happened, and not only what it was told so far."""
         settle(self)
