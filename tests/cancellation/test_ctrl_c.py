@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 
 import asyncpg
 import pytest
@@ -17,7 +16,7 @@ from tests.support.processes import Child, Spawn, emit, receive
 from tests.support.proxy import Proxy
 from tests.support.statements import CLAIM, RELEASE
 
-pytestmark = pytest.mark.usefixtures("table")
+pytestmark = [pytest.mark.usefixtures("table"), pytest.mark.slow("each interrupts a real process by a real signal")]
 KEY = "interrupted"
 SLOW = 0.4
 
@@ -54,13 +53,19 @@ async def start(spawn: Spawn, proxy: Proxy, where: str, *, in_task: bool) -> Chi
     return child
 
 
-async def interrupt(child: Child, observe: Observer) -> None:
-    """Press Ctrl-C; see the process end by it within five seconds, and the row free within two."""
-    started = time.monotonic()
+async def interrupt(child: Child) -> None:
+    """Press Ctrl-C, and see the process end by it, long before the ttl is over."""
     child.signal(signal.SIGINT)
-    await child.wait(within=5)
+    await child.wait(within=20)
     assert child.exit_code in {-signal.SIGINT, 1, 130}
-    await observe.until_free(KEY, within=max(started + 2 - time.monotonic(), 0.05))
+
+
+async def assert_released(observe: Observer) -> None:
+    """See that the row is free before long, and that it was released."""
+    await observe.until_free(KEY, within=10)
+    record = await observe.row(KEY)
+    assert record is not None
+    assert record["released_at"] is not None
 
 
 @pytest.mark.parametrize("in_task", [False, True])
@@ -74,17 +79,18 @@ async def test_ctrl_c_during_a_claim_leaves_no_row(
     proxy.delay_replies = SLOW
     await child.send()
     await proxy.wait_for(CLAIM, count=before + 1)
-    await interrupt(child, observe)
-    record = await observe.row(KEY)
-    assert record is not None
+    await interrupt(child)
+    await assert_released(observe)
 
 
 async def test_ctrl_c_during_the_body_releases(spawn: Spawn, proxy: Proxy, observe: Observer) -> None:
     """Interrupted in its body, the lease is released on the way out."""
     child = await start(spawn, proxy, "body", in_task=False)
     await child.event()
+    assert not await observe.is_free(KEY)
     proxy.delay_replies = SLOW
-    await interrupt(child, observe)
+    await interrupt(child)
+    await assert_released(observe)
 
 
 async def test_ctrl_c_during_the_exit_releases(spawn: Spawn, proxy: Proxy, observe: Observer) -> None:
@@ -95,7 +101,8 @@ async def test_ctrl_c_during_the_exit_releases(spawn: Spawn, proxy: Proxy, obser
     proxy.delay_requests = SLOW
     await child.send()
     await proxy.wait_for(RELEASE, count=before + 1)
-    await interrupt(child, observe)
+    await interrupt(child)
+    await assert_released(observe)
 
 
 async def test_ctrl_c_during_a_release_that_waits_sends_it_again(spawn: Spawn, proxy: Proxy, observe: Observer) -> None:
@@ -105,11 +112,11 @@ async def test_ctrl_c_during_a_release_that_waits_sends_it_again(spawn: Spawn, p
     before = proxy.count(RELEASE)
     async with observe.locked(KEY):
         await child.send()
-        await proxy.wait_for(RELEASE, count=before + 1)
+        await observe.until_waiting()
         child.signal(signal.SIGINT)
-        await asyncio.sleep(0.3)
-    await observe.until_free(KEY, within=2)
-    await child.wait(within=5)
+        await proxy.wait_for(RELEASE, count=before + 2)
+    await child.wait(within=20)
+    await assert_released(observe)
 
 
 async def test_ctrl_c_twice_during_the_body_still_frees_the_row(
@@ -124,8 +131,8 @@ async def test_ctrl_c_twice_during_the_body_still_frees_the_row(
     # What the second one interrupts is Python itself, wherever it happens to be: any end will do. Where that is the
     # driver, with an answer in hand, handing its connection back takes its limit of five seconds.
     child.signal(signal.SIGINT)
-    await child.wait(within=15)
-    await observe.until_free(KEY, within=2)
+    await child.wait(within=30)
+    await assert_released(observe)
     pool = await make_pool()
     async with lease(pool, KEY, wait=1) as held:
         assert held.fence == 2

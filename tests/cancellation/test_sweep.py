@@ -17,9 +17,21 @@ KEY = "swept"
 LEAST = 3
 """Uses that a sweep has to cancel, or it has swept nothing: on a slow loop a turn may be as long as a round trip."""
 
+FEW = 4
+"""A short sweep tries each turn in two of the eight ways."""
+
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("use", [enter_and_leave, acquire_and_release, leave, work, enter_by_name])
+@pytest.mark.parametrize(
+    "use",
+    [
+        enter_and_leave,
+        acquire_and_release,
+        leave,
+        enter_by_name,
+        pytest.param(work, marks=pytest.mark.slow("40 times six statements and more; its short form is quick")),
+    ],
+)
 async def test_lease_cancelled_at_any_turn_leaves_nothing_claimed(
     table: LeaseTable, make_pool: MakePool, observe: Observer, use: Use, way: str
 ) -> None:
@@ -31,6 +43,20 @@ async def test_lease_cancelled_at_any_turn_leaves_nothing_claimed(
         return stage
 
     assert await sweep_turns(way, use, same, observe) > LEAST
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_work_under_a_lease_cancelled_at_some_turns_leaves_nothing_claimed(
+    table: LeaseTable, make_pool: MakePool, observe: Observer, way: str
+) -> None:
+    """So it is inside a block: here each turn is tried in two ways."""
+    stage = Stage(await make_pool(), KEY, table)
+    await warm(stage.table)
+
+    async def same() -> Stage:
+        return stage
+
+    assert await sweep_turns(way, work, same, observe, every=FEW) > LEAST
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -50,9 +76,12 @@ async def test_joined_lease_cancelled_at_any_turn_leaves_the_tenure_to_who_began
     assert await observe.fence(KEY) == shared.fence
 
 
+@pytest.mark.parametrize(
+    "every", [FEW, pytest.param(1, marks=pytest.mark.slow("a new pool for each turn; its short form is quick"))]
+)
 @pytest.mark.parametrize("way", ["cancel", "scope"])
 async def test_first_lease_of_a_pool_cancelled_at_any_turn_leaves_nothing_claimed(
-    table: LeaseTable, make_pool: MakePool, observe: Observer, way: str
+    table: LeaseTable, make_pool: MakePool, observe: Observer, way: str, every: int
 ) -> None:
     """So it is where the schema is looked up and the statements are prepared first."""
     pools: list[Pool] = []
@@ -63,4 +92,4 @@ async def test_first_lease_of_a_pool_cancelled_at_any_turn_leaves_nothing_claime
         pools.append(await make_pool(max_size=1))
         return Stage(pools[0], KEY, table)
 
-    assert await sweep_turns(way, enter_and_leave, cold, observe) > LEAST
+    assert await sweep_turns(way, enter_and_leave, cold, observe, every=every) > LEAST
