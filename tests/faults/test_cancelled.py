@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
@@ -16,14 +15,13 @@ from tests.conftest import MakePool
 from tests.faults import outages
 from tests.faults.outages import Outage, Stage
 from tests.support.inside import CANCELLED_LIMIT
-from tests.support.leasing import Recorder, here, until
+from tests.support.leasing import Recorder, here, spin, until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import RELEASE
+from tests.support.travel import Travel
 
 KEY = "cancelled"
-LASTING = 0.3
-"""Seconds of each trouble: less than what a cancelled exit waits for its release."""
 
 
 @asynccontextmanager
@@ -43,12 +41,17 @@ async def reply_lost(stage: Stage) -> AsyncIterator[None]:
         reply_lost,
     ],
 )
-@pytest.mark.parametrize(("cancels", "lasting"), [((0.05,), 0.3), ((0.05, 0.1, 0.2), 0.3), ((0.1, 0.2), 1.5)])
+@pytest.mark.parametrize(
+    ("cancels", "lasting"),
+    [((0.05,), 0.3), ((0.05, 0.1, 0.2), 0.3), ((0.1, 0.2), 4.0)],
+    ids=["once", "again and again", "longer than the wait"],
+)
 async def test_exit_cancelled_in_trouble_comes_out_cancelled_and_frees_the_row(
     *,
     make_pool: MakePool,
     proxy: Proxy,
     observe: Observer,
+    travel: Travel,
     trouble: Outage,
     cancels: tuple[float, ...],
     lasting: float,
@@ -61,38 +64,39 @@ async def test_exit_cancelled_in_trouble_comes_out_cancelled_and_frees_the_row(
 
     async def job() -> None:
         try:
-            async with lease(pool, KEY, ttl=30, observer=told):
+            async with lease(pool, KEY, ttl=60, observer=told):
                 entered.set()
                 await end.wait()
         except BaseException as error:
-            seen.extend([type(error), here().cancelling(), time.monotonic()])
+            seen.extend([type(error), here().cancelling(), travel.moved])
             raise
 
     task = asyncio.create_task(job())
-    await entered.wait()
+    await until(entered.is_set)
     await until(lambda: pool.get_idle_size() == 1)
+    # The rows stay where they are: what frees the key is its release alone.
     async with trouble(stage):
         end.set()
-        started = time.monotonic()
+        started = travel.moved
         for at in cancels:
-            await asyncio.sleep(started + at - time.monotonic())
+            await travel(started + at - travel.moved, rows=False)
             task.cancel()
-        await asyncio.sleep(started + lasting - time.monotonic())
+        await travel(started + lasting - travel.moved, rows=False)
         assert task.done() or lasting < cancels[0] + CANCELLED_LIMIT
     with pytest.raises(asyncio.CancelledError):
-        await task
+        await travel.through(task, within=10, rows=False)
     kind, cancelling, ended = seen
     assert (kind, cancelling) == (asyncio.CancelledError, len(cancels))
     assert isinstance(ended, float)
     assert ended - started < cancels[0] + CANCELLED_LIMIT + 0.5
-    await observe.until_free(KEY, within=4)
-    await until(lambda: told.of(Released), within=4)
+    await travel.until(lambda: observe.is_free(KEY), within=20, rows=False)
+    await travel.until(lambda: told.of(Released), within=20, rows=False)
     assert not told.of(ReleaseFailed)
 
 
-def stall(held: Lease) -> None:
-    """Block the loop past the deadline, and have that noticed before the body awaits again."""
-    time.sleep(held.remaining)
+def stall(held: Lease, travel: Travel) -> None:
+    """Let the loop stand still past the deadline, and have that noticed before the body awaits again."""
+    travel.stall(held.remaining)
     with suppress(LeaseLostError):
         held.raise_if_lost()
 
@@ -104,7 +108,7 @@ Way = Callable[[], AbstractAsyncContextManager[Stop]]
 @asynccontextmanager
 async def timeout() -> AsyncIterator[Stop]:
     """Let asyncio.timeout cancel the body."""
-    async with asyncio.timeout(30) as timeout:
+    async with asyncio.timeout(1000) as timeout:
         yield lambda: timeout.reschedule(0)
 
 
@@ -140,7 +144,7 @@ async def failing_group() -> AsyncIterator[Stop]:
     [(timeout, TimeoutError), (scope, None), (anyio_group, None), (failing_group, ValueError)],
 )
 async def test_loss_in_the_step_of_another_end_leaves_no_stray_cancellation(
-    table: LeaseTable, way: Way, theirs: type[Exception] | None, first: str
+    table: LeaseTable, travel: Travel, way: Way, theirs: type[Exception] | None, first: str
 ) -> None:
     """A loss beside a timeout, a scope's end or a sibling's failure: one of both comes out, and both are taken back."""
     entered: asyncio.Future[tuple[Lease, Stop]] = asyncio.get_running_loop().create_future()
@@ -148,9 +152,9 @@ async def test_loss_in_the_step_of_another_end_leaves_no_stray_cancellation(
 
     async def job() -> None:
         try:
-            async with way() as stop, lease(table, KEY, ttl=0.4) as held:
+            async with way() as stop, lease(table, KEY, ttl=30) as held:
                 entered.set_result((held, stop))
-                await asyncio.sleep(30)
+                await asyncio.sleep(1000)
             outcome.add(None)
         except* (TimeoutError, ValueError, LeaseLostError) as group:
             outcome.update(type(error) for error in group.exceptions)
@@ -165,7 +169,7 @@ async def test_loss_in_the_step_of_another_end_leaves_no_stray_cancellation(
     held, stop = await entered
     if first == "theirs":
         stop()
-    stall(held)
+    stall(held, travel)
     if first == "ours":
         stop()
     await task
@@ -193,7 +197,11 @@ async def delete(_table: LeaseTable, observe: Observer) -> None:
 @pytest.mark.parametrize("lose", [revoke, take, delete])
 @pytest.mark.parametrize("cancels", [1, 2])
 async def test_cancel_of_a_body_that_unwinds_after_a_loss_is_kept(
-    table: LeaseTable, observe: Observer, lose: Callable[[LeaseTable, Observer], Awaitable[None]], cancels: int
+    table: LeaseTable,
+    observe: Observer,
+    travel: Travel,
+    lose: Callable[[LeaseTable, Observer], Awaitable[None]],
+    cancels: int,
 ) -> None:
     """The library takes its own request back alone: the user's, which came while the body unwound, ends the task."""
     entered, unwinding = asyncio.Event(), asyncio.Event()
@@ -201,27 +209,26 @@ async def test_cancel_of_a_body_that_unwinds_after_a_loss_is_kept(
 
     async def job() -> None:
         try:
-            # Long enough that no other loss comes beside this one, and early beats.
-            async with lease(table, KEY, ttl=10, heartbeat=0.3):
+            async with lease(table, KEY, ttl=60):
                 entered.set()
                 try:
-                    await asyncio.sleep(30)
+                    await asyncio.sleep(1000)
                 finally:
                     unwinding.set()
                     with suppress(asyncio.CancelledError):
-                        await asyncio.sleep(30)
+                        await asyncio.sleep(1000)
                     with suppress(asyncio.CancelledError):
-                        await asyncio.sleep(30 if cancels > 1 else 0)
+                        await asyncio.sleep(1000 if cancels > 1 else 0)
         except BaseException as error:
             seen.append((type(error), here().cancelling()))
             raise
 
     task = asyncio.create_task(job())
-    await entered.wait()
+    await until(entered.is_set)
     await lose(table, observe)
-    await unwinding.wait()
+    await travel.until(unwinding.is_set, within=30)
     for _ in range(cancels):
-        await asyncio.sleep(0.02)
+        await spin(5)
         task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()

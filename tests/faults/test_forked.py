@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import Lease, LeaseTable, LeaseUnavailableError, acquire, lease
+from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.processes import Spawn, emit, receive
 from tests.support.proxy import Proxy
@@ -22,6 +23,7 @@ from tests.support.statements import RELEASE, RENEW
 from tests.support.typing import Pool
 
 pytestmark = [
+    pytest.mark.slow("processes are forked"),
     pytest.mark.skipif(sys.platform == "win32", reason="needs fork"),
     pytest.mark.usefixtures("table"),
 ]
@@ -69,8 +71,9 @@ async def use_own_pool(copies: Copies, dsn: str) -> None:
         with pytest.raises(LeaseUnavailableError) as caught:
             await acquire(pool, KEY)
         assert (caught.value.holder, caught.value.fence) == (copies.held.holder, copies.held.fence)
-        async with lease(pool, "the child's", ttl=0.6) as held:
-            await asyncio.sleep(0.5)
+        async with lease(pool, "the child's", ttl=30, heartbeat=0.2) as held:
+            before = held.expires_at
+            await until(lambda: held.expires_at > before, within=20)
             assert held.is_held
             assert held.holder != copies.held.holder
             await held.verify()
@@ -111,53 +114,61 @@ def run_in_child(name: str, copies: Copies, dsn: str) -> None:
 # Its parent -------------------------------------------------------------------------------------------
 
 
-async def hold_and_fork(proxied: str, dsn: str, name: str, renewing: bool) -> None:
-    """Hold a lease and have another one, fork, and see that both are as they were."""
+async def hold_and_fork(proxied: str, dsn: str, renewing: bool) -> None:
+    """Hold a lease and have another one, fork a child for each kind of work, and see that both are as they were."""
     async with asyncpg.create_pool(proxied, min_size=2, max_size=2) as pool, asyncio.TaskGroup() as group:
-        async with lease(pool, KEY, ttl=3) as held:
-            copies = Copies(pool, held, await acquire(pool, OTHER, ttl=30))
+        async with lease(pool, KEY, ttl=60) as held:
+            copies = Copies(pool, held, await acquire(pool, OTHER, ttl=60))
+            # So that the next one is a single statement, on the connection that was used last.
+            await held.renew()
+            await until(lambda: pool.get_idle_size() == 2)
             emit(held=True)
             await receive()
             if renewing:
                 group.create_task(held.renew())
-                await asyncio.sleep(0.1)
-            child = multiprocessing.get_context("fork").Process(target=run_in_child, args=(name, copies, dsn))
+                await receive()
+            fork = multiprocessing.get_context("fork")
+            children = {name: fork.Process(target=run_in_child, args=(name, copies, dsn)) for name in WORK}
             with warnings.catch_warnings():
                 # Newer Pythons warn of forks beside threads.
                 warnings.simplefilter("ignore")
-                child.start()
-            if name != "wait_for_the_key":
-                await asyncio.to_thread(child.join)
+                for child in children.values():
+                    child.start()
+            emit(forked=True)
+            for name, child in children.items():
+                if name != wait_for_the_key.__name__:
+                    await asyncio.to_thread(child.join)
             assert held.is_held
             await held.verify()
             assert copies.other is not None
             await copies.other.verify()
             await copies.other.release()
-        await asyncio.to_thread(child.join)
-    emit(exit_code=child.exitcode)
+            await receive()
+        await asyncio.to_thread(children[wait_for_the_key.__name__].join)
+    emit(exit_codes={name: child.exitcode for name, child in children.items()})
 
 
 @pytest.mark.parametrize("renewing", [False, True])
-@pytest.mark.parametrize("name", WORK)
 async def test_forked_child_leaves_its_parents_lease_alone(
-    spawn: Spawn, proxy: Proxy, observe: Observer, name: str, renewing: bool
+    spawn: Spawn, proxy: Proxy, observe: Observer, renewing: bool
 ) -> None:
     """Whatever it does, and were a renewal under way: its copies refuse, and send nothing; its own leases work."""
-    parent = await spawn(hold_and_fork, proxy.dsn, observe.dsn, name, renewing)
+    parent = await spawn(hold_and_fork, proxy.dsn, observe.dsn, renewing)
     assert "held" in await parent.event()
-    renewals = proxy.count(RENEW)
-    proxy.delay_replies = 0.3 if renewing else 0.0
-    await parent.send()
     if renewing:
+        proxy.freeze()
+        renewals = proxy.count(RENEW)
+        await parent.send()
         await proxy.wait_for(RENEW, count=renewals + 1)
-        await asyncio.sleep(0.5)
-        proxy.delay_replies = 0
-    event = await parent.event()
-    if name == "wait_for_the_key":
-        event = await parent.event()
-    assert event["exit_code"] == 0
+    await parent.send()
+    # The parent's, and that of the child which waits for the key.
+    events = {**await parent.event(), **await parent.event()}
+    assert {"forked", "waiting"} <= events.keys()
+    proxy.thaw()
+    await parent.send()
+    assert (await parent.event())["exit_codes"] == dict.fromkeys(WORK, 0)
     assert await parent.wait() == 0
-    # Through the proxy goes what the parent sends, and what its child would with the copies.
+    # Through the proxy goes what the parent sends, and what its children would with the copies.
     assert proxy.count(RELEASE) == 2
     assert await observe.is_free(KEY)
     assert await observe.is_free(OTHER)

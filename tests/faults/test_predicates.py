@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -10,10 +9,11 @@ import pytest
 from asyncpg_lease import Lease, LeaseLostError, LeaseTable, acquire, lease
 from asyncpg_lease.events import Lost, Renewed
 from tests.conftest import MakePool
-from tests.support.leasing import Recorder, until, warm
+from tests.support.leasing import Recorder, warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import RENEW
+from tests.support.travel import Travel
 
 KEYS = ("k-0", "k-1", "k-2")
 
@@ -42,15 +42,16 @@ async def rows(observe: Observer) -> list[tuple[object, ...]]:
     return [(*row, *await observe.version(row["key"])) for row in await observe.rows() if row["key"] in KEYS]
 
 
-async def reach(moment: str, proxy: Proxy, told: Recorder) -> None:
-    """Wait until a moment in the life of leases has come."""
+async def reach(moment: str, proxy: Proxy, travel: Travel, told: Recorder) -> None:
+    """Let time pass until a moment in the life of leases has come."""
     if moment == "after renewals":
-        await until(lambda: len(told.of(Renewed)) >= 2 * len(KEYS))
+        await travel.until(lambda: len(told.of(Renewed)) >= 2 * len(KEYS), within=60)
     elif moment == "during a renewal":
+        await travel.until(lambda: len(told.of(Renewed)) >= len(KEYS), within=30)
         # It has been sent, and the server gets it after the harm.
-        await until(lambda: len(told.of(Renewed)) >= len(KEYS))
-        proxy.delay_requests = 0.15
-        await proxy.wait_for(RENEW, count=proxy.count(RENEW) + 1)
+        proxy.freeze()
+        sent = proxy.count(RENEW)
+        await travel.until(lambda: proxy.count(RENEW) > sent, within=30)
 
 
 @pytest.mark.usefixtures("table")
@@ -65,23 +66,23 @@ async def reach(moment: str, proxy: Proxy, told: Recorder) -> None:
     ],
 )
 async def test_row_that_is_another_s_or_gone_is_lost_and_left_alone(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, harm: str, moment: str
+    *, make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, harm: str, moment: str
 ) -> None:
     """Whatever became of the rows is a loss by the next renewal; nothing is inserted, extended or released."""
     statement, reason = HARMS[harm]
     told = Recorder()
     table = LeaseTable(await make_pool(proxy.dsn), observer=told)
     await warm(table)
-    leases = [await acquire(table, key, ttl=2, on_lost="flag") for key in KEYS]
+    leases = [await acquire(table, key, ttl=60, on_lost="flag") for key in KEYS]
     async with AsyncExitStack() as stack:
         for held in leases:
             await stack.enter_async_context(held)
-        await reach(moment, proxy, told)
+        await reach(moment, proxy, travel, told)
         await observe.connection.execute(statement)
         harmed = await rows(observe)
-        proxy.delay_requests = 0
-        for held in leases:
-            await asyncio.wait_for(held.wait_lost(), 3)
+        proxy.thaw()
+        # Without the rows, of which each write is seen.
+        await travel.until(lambda: all(held.lost for held in leases), within=30, rows=False)
     assert [event.reason for event in told.of(Lost)] == [reason] * len(KEYS)
     await table.aclose()
     assert await rows(observe) == harmed
@@ -144,7 +145,7 @@ async def test_fence_of_a_key_grows_with_every_change_of_hands(
         held = await acquire(table, "k", holder=holder)
         fences.append(held.fence)
         handles.append(held)
-        for _ in range(10):
+        for _ in range(3):
             await held.renew()
         joined = await acquire(table, "k", holder=holder)
         assert (joined.fence, await observe.fence("k")) == (held.fence, held.fence)

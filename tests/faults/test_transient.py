@@ -17,6 +17,7 @@ from tests.faults.outages import Outage, Stage
 from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 
 KEY = "transient"
 
@@ -38,11 +39,9 @@ class Case(NamedTuple):
     "case",
     [
         Case(outages.cut, "Refused"),
-        Case(outages.reset_again_and_again, "", times=3),
-        Case(outages.ended_again_and_again, "", times=3),
         Case(outages.frozen, "Timeout", times=1),
         Case(outages.late_replies, "Timeout", times=1),
-        Case(outages.locked_row, "another session has the row locked", times=3),
+        Case(outages.locked_row, "another session has the row locked"),
         Case(outages.locked_table, "Timeout", times=1),
         Case(outages.hanging_commit, "Timeout", times=1),
         Case(outages.exhausted_pool, "2 connections are in use", times=1),
@@ -57,22 +56,57 @@ class Case(NamedTuple):
     ids=str,
 )
 async def test_lease_outlasts_what_passes_before_its_deadline(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, caplog: pytest.LogCaptureFixture, case: Case
+    *,
+    make_pool: MakePool,
+    proxy: Proxy,
+    observe: Observer,
+    travel: Travel,
+    caplog: pytest.LogCaptureFixture,
+    case: Case,
 ) -> None:
     """Renewals that fail are tried again and logged with the cause; the body runs on, in the same tenure."""
     stage = await Stage.make(make_pool, proxy, observe, connections=case.connections)
     told = Recorder()
-    async with lease(stage.pool, KEY, ttl=5, heartbeat=0.3, observer=told) as held:
+    async with lease(stage.pool, KEY, ttl=30, observer=told) as held:
         for _ in range(case.times):
             failed = len(told.of(RenewFailed))
             async with case.outage(stage):
-                await until(lambda failed=failed: len(told.of(RenewFailed)) > failed)  # type: ignore[misc]
+                # Without the rows, which some outages keep everybody from writing.
+                await travel.until(lambda failed=failed: len(told.of(RenewFailed)) > failed, within=25, rows=False)
             renewed = len(told.of(Renewed))
-            await until(lambda renewed=renewed: len(told.of(Renewed)) > renewed)  # type: ignore[misc]
+            await travel.until(lambda renewed=renewed: len(told.of(Renewed)) > renewed, within=15, rows=False)
         assert held.is_held
         assert await observe.fence(KEY) == held.fence == 1
     assert not told.of(Lost)
-    assert all("Error" in event.error or "locked" in event.error for event in told.of(RenewFailed))
+    expect_warnings(told, caplog, case)
+
+
+@pytest.mark.slow("what ends as fast as it begins does so in real time")
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("outage", [outages.reset_again_and_again, outages.ended_again_and_again])
+async def test_lease_outlasts_links_that_end_again_and_again(
+    make_pool: MakePool, proxy: Proxy, observe: Observer, caplog: pytest.LogCaptureFixture, outage: Outage
+) -> None:
+    """Renewals on links that end before anything comes of them cost no lease, and are made when links last again."""
+    stage = await Stage.make(make_pool, proxy, observe)
+    told, case = Recorder(), Case(outage, "", times=3)
+    async with lease(stage.pool, KEY, ttl=20, heartbeat=0.3, observer=told) as held:
+        for _ in range(case.times):
+            failed = len(told.of(RenewFailed))
+            async with outage(stage):
+                await until(lambda failed=failed: len(told.of(RenewFailed)) > failed, within=10)  # type: ignore[misc]
+            renewed = len(told.of(Renewed))
+            await until(lambda renewed=renewed: len(told.of(Renewed)) > renewed, within=10)  # type: ignore[misc]
+        assert held.is_held
+        assert await observe.fence(KEY) == held.fence == 1
+    assert not told.of(Lost)
+    expect_warnings(told, caplog, case)
+
+
+def expect_warnings(told: Recorder, caplog: pytest.LogCaptureFixture, case: Case) -> None:
+    """See each failed renewal told and logged, with its cause, and nothing worse."""
+    errors = [event.error for event in told.of(RenewFailed)]
+    assert [error for error in errors if "Error" not in error and "locked" not in error] == []
     warned = [record for record in caplog.records if record.name == "asyncpg_lease" and record.levelname == "WARNING"]
     causes = [record.getMessage() for record in warned if record.getMessage().startswith("lease renewal failed")]
     assert len(causes) >= case.times
@@ -80,18 +114,16 @@ async def test_lease_outlasts_what_passes_before_its_deadline(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-@pytest.mark.parametrize("crashes", [1, 2])
-async def test_lease_outlasts_a_crash_of_its_server(
-    make_pool: MakePool, own_server: EmbeddedServer, crashes: int
-) -> None:
+@pytest.mark.slow("a server of its own crashes twice")
+async def test_lease_outlasts_a_crash_of_its_server(make_pool: MakePool, own_server: EmbeddedServer) -> None:
     """A server that is back before the deadline finds the same tenure renewed, and released at the end."""
     table = LeaseTable(await make_pool(own_server.dsn))
     await table.create()
-    async with lease(table, KEY, ttl=20, heartbeat=0.1) as held:
-        for _ in range(crashes):
+    async with lease(table, KEY, ttl=60, heartbeat=0.1) as held:
+        for _ in range(2):
             await asyncio.to_thread(own_server.restart_immediately)
             before = held.expires_at
-            await until(lambda before=before: held.expires_at > before, within=15)  # type: ignore[misc]
+            await until(lambda before=before: held.expires_at > before, within=30)  # type: ignore[misc]
         assert held.is_held
     info = await table.get(KEY)
     assert info is not None

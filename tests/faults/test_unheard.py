@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import pytest
 
@@ -19,31 +17,30 @@ from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import CLAIM, RELEASE, RENEW
+from tests.support.travel import Travel
 
 KEY = "unheard"
 pytestmark = pytest.mark.usefixtures("table")
 
 
-@pytest.mark.parametrize(
-    ("lost", "ttl", "heartbeat"),
-    [((2,), 3, None), ((1,), 9, 0.3), ((2, 3, 6), 9, 0.2), ((1, 2, 3, 4), 9, 0.3)],
-)
+@pytest.mark.parametrize("lost", [(2,), (1,), (2, 3, 6), (1, 2, 3, 4)], ids=str)
 async def test_renewal_whose_reply_was_lost_is_made_again(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, *, lost: tuple[int, ...], ttl: float, heartbeat: float | None
+    *, make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, lost: tuple[int, ...]
 ) -> None:
     """A renewal that the server made and the client did not hear of is made again, and the lease is kept."""
     stage = await Stage.make(make_pool, proxy, observe)
     told = Recorder()
     drops = [proxy.drop_reply(RENEW, nth=nth) for nth in lost]
-    async with lease(stage.pool, KEY, ttl=ttl, heartbeat=heartbeat, observer=told) as held:
+    async with lease(stage.pool, KEY, ttl=15, observer=told) as held:
         for drop in drops:
             heard = held.expires_at
-            await asyncio.wait_for(drop.happened.wait(), 10)
+            # The rows stay where they are: later than what was heard is what the server has made of a renewal.
+            await travel.until(drop.happened.is_set, within=20, rows=False)
             row = await observe.row(KEY)
             assert row is not None
             assert row["expires_at"] > heard
         renewed = len(told.of(Renewed))
-        await until(lambda: len(told.of(Renewed)) > renewed + 2, within=20)
+        await travel.until(lambda: len(told.of(Renewed)) > renewed + 2, within=40)
         assert held.is_held
         assert await observe.fence(KEY) == held.fence == 1
     assert len(told.of(RenewFailed)) >= len(lost)
@@ -53,51 +50,57 @@ async def test_renewal_whose_reply_was_lost_is_made_again(
 
 @pytest.mark.parametrize("late", ["requests", "replies", "frozen"])
 async def test_renewal_that_is_answered_after_the_next_was_sent_is_harmless(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, late: str
+    *, make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, late: str
 ) -> None:
     """An answer that nobody waits for any more, and one that is overtaken, end nothing."""
     stage = await Stage.make(make_pool, proxy, observe, connections=3)
     told = Recorder()
-    async with lease(stage.pool, KEY, ttl=4, heartbeat=0.5, observer=told) as held:
-        # The claim's connection has come back, so that the renewal has one to go out on.
+    # A renewal is given up after 2.9 s: before its connection would be, for its silence.
+    async with lease(stage.pool, KEY, ttl=9, heartbeat=2, observer=told) as held:
+        # So that the next one is a single statement, and has a connection to go out on.
+        await held.renew()
         await until(stage.pool.get_idle_size)
+        sent = proxy.count(RENEW)
         if late == "frozen":
             proxy.freeze()
         else:
-            setattr(proxy, f"delay_{late}", 2.2)
-        await until(lambda: told.of(RenewFailed))
-        setattr(proxy, f"delay_{late}", 0)
+            setattr(proxy, f"delay_{late}", 4)
+        await travel.until(lambda: proxy.count(RENEW) > sent, within=5)
+        # Of this renewal alone; the next one is quick.
+        proxy.delay_requests = proxy.delay_replies = 0
+        await travel.until(lambda: told.of(RenewFailed), within=5)
         proxy.thaw()
-        renewed, began = len(told.of(Renewed)), time.monotonic()
-        await until(lambda: len(told.of(Renewed)) > renewed and time.monotonic() - began > 1)
+        renewed = len(told.of(Renewed))
+        await travel(5)
+        assert len(told.of(Renewed)) > renewed
         assert held.is_held
         assert await observe.fence(KEY) == 1
     assert "no answer to the renewal" in told.of(RenewFailed)[0].error
     assert not told.of(Lost)
 
 
-async def _nothing(_stage: Stage) -> None:
-    """Let the reply come, 0.6 s late."""
+async def _nothing(_stage: Stage, _travel: Travel) -> None:
+    """Let the reply come late."""
 
 
-async def _reset(stage: Stage) -> None:
+async def _reset(stage: Stage, _travel: Travel) -> None:
     stage.proxy.reset_links()
 
 
-async def _cut_for_a_moment(stage: Stage) -> None:
+async def _cut_for_a_moment(stage: Stage, travel: Travel) -> None:
     stage.proxy.refuse()
     stage.proxy.reset_links()
-    await asyncio.sleep(0.5)
+    await travel(0.5)
     await stage.proxy.accept()
 
 
-async def _freeze_for_a_moment(stage: Stage) -> None:
+async def _freeze_for_a_moment(stage: Stage, travel: Travel) -> None:
     stage.proxy.freeze()
-    await asyncio.sleep(0.9)
+    await travel(0.9)
     stage.proxy.thaw()
 
 
-async def _end_sessions(stage: Stage) -> None:
+async def _end_sessions(stage: Stage, _travel: Travel) -> None:
     await stage.end_sessions()
 
 
@@ -113,73 +116,84 @@ async def _end_sessions(stage: Stage) -> None:
     ],
 )
 async def test_cancelled_claim_that_was_granted_is_given_back_whatever_becomes_of_its_reply(
+    *,
     make_pool: MakePool,
     proxy: Proxy,
     observe: Observer,
-    fate: Callable[[Stage], Awaitable[None]],
+    travel: Travel,
+    fate: Callable[[Stage, Travel], Awaitable[None]],
     after: float,
 ) -> None:
     """The caller has its CancelledError within about a second, and others the key soon after the network is well."""
     stage = await Stage.make(make_pool, proxy, observe, connections=1)
-    proxy.delay_replies = 0.6
+    proxy.delay_replies = 2.5
     claims = proxy.count(CLAIM)
-    task = asyncio.create_task(acquire(stage.pool, KEY, ttl=30))
+    task = asyncio.create_task(acquire(stage.pool, KEY, ttl=60))
     await proxy.wait_for(CLAIM, count=claims + 1)
-    while await observe.is_free(KEY):
-        await asyncio.sleep(0.005)
-    await asyncio.sleep(after)
-    cancelled = time.monotonic()
+    await travel(after)
+    assert not await observe.is_free(KEY)
+    assert not task.done()
+    cancelled = travel.moved
     task.cancel()
-    await fate(stage)
+    await fate(stage, travel)
     with pytest.raises(asyncio.CancelledError):
-        await task
-    assert time.monotonic() - cancelled < 1.5
+        await travel.through(task, within=3)
+    assert travel.moved - cancelled < 1.5
     proxy.delay_replies = 0
-    async with lease(LeaseTable(await make_pool(), poll=0.05), KEY, wait=3) as held:
+    async with await travel.through(acquire(LeaseTable(await make_pool()), KEY, wait=10), within=12) as held:
         assert held.fence == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSTOP")
 async def test_cancelled_claim_of_a_server_process_that_stands_still_is_given_back(
-    make_pool: MakePool, proxy: Proxy, observe: Observer
+    make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """A claim that is granted long after its caller has gone is given back as soon as it is."""
     stage = await Stage.make(make_pool, proxy, observe, connections=1)
     with stopped(*await stage.backends()):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await acquire(stage.pool, KEY, ttl=30)
+            await travel.through(_acquire_within(0.2, stage), within=2)
         assert await observe.row(KEY) is None
-    async with asyncio.timeout(3):
-        while (row := await observe.row(KEY)) is None or row["released_at"] is None:
-            await asyncio.sleep(0.01)
-    assert row["fence"] == 1
+
+    async def given_back() -> bool:
+        row = await observe.row(KEY)
+        return row is not None and row["released_at"] is not None
+
+    await travel.until(given_back, within=5)
+    assert await observe.fence(KEY) == 1
+
+
+async def _acquire_within(seconds: float, stage: Stage) -> None:
+    async with asyncio.timeout(seconds):
+        await acquire(stage.pool, KEY, ttl=30)
 
 
 async def test_claim_that_arrives_after_its_give_back_is_given_back_again(
-    make_pool: MakePool, proxy: Proxy, observe: Observer
+    make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """A claim that comes late to a server whose answer was not waited for any more keeps nobody out."""
     stage = await Stage.make(make_pool, proxy, observe)
     claims, releases = proxy.count(CLAIM), proxy.count(RELEASE)
     # Of this request alone: what was sent stays on its way, and what comes after it on another link is quick.
-    proxy.delay_requests = 4.5
+    proxy.delay_requests = 6
     # Given up after 3 s.
     claiming = asyncio.create_task(acquire(stage.pool, KEY, ttl=30))
     await proxy.wait_for(CLAIM, count=claims + 1)
     proxy.delay_requests = 0
     with pytest.raises(TimeoutError, match="the statement was given up"):
-        await claiming
+        await travel.through(claiming, within=5)
     await proxy.wait_for(RELEASE, count=releases + 1)
-    async with asyncio.timeout(10):
-        while await observe.row(KEY) is None:
-            await asyncio.sleep(0.01)
-    await observe.until_free(KEY, within=10)
+
+    async def arrived() -> bool:
+        return await observe.row(KEY) is not None
+
+    await travel.until(arrived, within=10)
+    await travel.until(lambda: observe.is_free(KEY), within=10)
     assert await observe.fence(KEY) == 1
 
 
 async def test_cancelled_claim_without_an_answer_keeps_its_connection_no_longer_for_a_long_ttl(
-    make_pool: MakePool, proxy: Proxy, observe: Observer
+    make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """With a long ttl a claim may go unanswered for 15 s; one that nobody waits for has the 3 s of any other."""
     stage = await Stage.make(make_pool, proxy, observe, connections=1)
@@ -190,36 +204,34 @@ async def test_cancelled_claim_without_an_answer_keeps_its_connection_no_longer_
     proxy.delay_requests = 0
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await claiming
-    async with asyncio.timeout(8):
-        assert await stage.pool.fetchval("SELECT 1") == 1
+        await travel.through(claiming, within=3)
+    assert await travel.through(stage.pool.fetchval("SELECT 1"), within=4) == 1
 
 
 @pytest.mark.parametrize("lost", [1, 3])
 @pytest.mark.parametrize("successor", [None, "fresh", "app"])
 async def test_release_whose_reply_was_lost_is_no_failure_and_spares_the_successor(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, lost: int, successor: str | None
+    *, make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, lost: int, successor: str | None
 ) -> None:
     """What is sent again finds the tenure over, which it ended itself; whoever came in meanwhile is left alone."""
     stage = await Stage.make(make_pool, proxy, observe)
     told = Recorder()
     drops = [proxy.drop_reply(RELEASE, nth=nth) for nth in range(1, lost + 1)]
-    others = LeaseTable(await make_pool(), poll=0.01)
+    others = LeaseTable(await make_pool())
     holder = "app" if successor == "app" else None
     if successor is None:
-        async with lease(stage.pool, KEY, ttl=30, observer=told):
-            pass
+        held = await acquire(stage.pool, KEY, ttl=30, observer=told)
+        await travel.through(held.release(), within=4)
         assert await observe.is_free(KEY)
     else:
         held = await acquire(stage.pool, KEY, ttl=30, holder=holder, observer=told)
         leaving = asyncio.create_task(held.release())
-        await asyncio.wait_for(drops[0].happened.wait(), 5)
-        async with lease(others, KEY, ttl=30, holder=holder, wait=5) as next_one:
-            await leaving
+        await travel.until(drops[0].happened.is_set, within=4)
+        async with await acquire(others, KEY, ttl=30, holder=holder) as next_one:
+            await travel.through(leaving, within=4)
             assert next_one.fence == 2
             assert not next_one.joined
             await next_one.verify()
-    with suppress(TimeoutError):
-        await until(lambda: told.of(Released) or told.of(ReleaseFailed))
+    await travel.until(lambda: told.of(Released), within=10)
     assert not told.of(ReleaseFailed)
-    assert drops[0].happened.is_set()
+    assert [drop.happened.is_set() for drop in drops] == [True] * lost

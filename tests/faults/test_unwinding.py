@@ -10,12 +10,15 @@ import asyncpg
 import pytest
 
 from asyncpg_lease import LeaseLostError, acquire, lease
-from tests.faults.means import rival
 from tests.faults.modes import Scene
+from tests.faults.rivals import waiting_rival
 from tests.support.bodies import Bodies
+from tests.support.inside import tasks
+from tests.support.leasing import until
+from tests.support.travel import Travel
 
 KEY = "outer"
-TTL = 4.0
+TTL = 30.0
 GRACE = TTL / 10
 """Seconds that a body has to unwind."""
 
@@ -24,41 +27,41 @@ TAKEN = "taken"
 
 async def leave_one(scene: Scene) -> None:
     """Be inside another lease."""
-    async with lease(scene.pool, "inner", ttl=60):
+    async with lease(scene.pool, "inner", ttl=600):
         scene.proxy.freeze()
-        await asyncio.sleep(30)
+        await asyncio.sleep(1000)
 
 
 async def be_leaving_one(scene: Scene) -> None:
     """Be at the exit of another lease."""
-    async with lease(scene.pool, "inner", ttl=60):
+    async with lease(scene.pool, "inner", ttl=600):
         scene.proxy.freeze()
-    await asyncio.sleep(30)
+    await asyncio.sleep(1000)
 
 
 async def leave_five(scene: Scene) -> None:
     """Be inside five of them."""
     async with AsyncExitStack() as stack:
         for number in range(5):
-            await stack.enter_async_context(lease(scene.pool, f"inner {number}", ttl=60))
+            await stack.enter_async_context(lease(scene.pool, f"inner {number}", ttl=600))
         scene.proxy.freeze()
-        await asyncio.sleep(30)
+        await asyncio.sleep(1000)
 
 
 async def release_another(scene: Scene) -> None:
     """Be at the release of another one."""
-    held = await acquire(scene.pool, "inner", ttl=60)
+    held = await acquire(scene.pool, "inner", ttl=600)
     scene.proxy.freeze()
     await held.release()
-    await asyncio.sleep(30)
+    await asyncio.sleep(1000)
 
 
 async def release_another_at_the_end(scene: Scene) -> None:
     """Release another one as the last thing to do."""
-    held = await acquire(scene.pool, "inner", ttl=60)
+    held = await acquire(scene.pool, "inner", ttl=600)
     scene.proxy.freeze()
     try:
-        await asyncio.sleep(30)
+        await asyncio.sleep(1000)
     finally:
         await held.release()
 
@@ -68,24 +71,24 @@ async def claim_another(scene: Scene) -> None:
     scene.proxy.freeze()
     # Shortly before the loss: a claim that is given up sooner for its silence tells nothing.
     await asyncio.sleep(TTL / 2)
-    await acquire(scene.pool, "inner", ttl=60)
+    await acquire(scene.pool, "inner", ttl=600)
 
 
 async def wait_for_another(scene: Scene) -> None:
     """Wait for what somebody else has."""
     scene.proxy.freeze()
     with suppress(TimeoutError):
-        await acquire(scene.table, TAKEN, ttl=60, wait=60)
+        await acquire(scene.table, TAKEN, ttl=600, wait=600)
 
 
 async def roll_back(scene: Scene) -> None:
     """Be in a transaction of another one."""
     async with AsyncExitStack() as stack:
-        inner = await stack.enter_async_context(lease(scene.pool, "inner", ttl=60))
+        inner = await stack.enter_async_context(lease(scene.pool, "inner", ttl=600))
         connection = await stack.enter_async_context(scene.pool.acquire())
         await stack.enter_async_context(inner.transaction(connection))
         scene.proxy.freeze()
-        await asyncio.sleep(30)
+        await asyncio.sleep(1000)
 
 
 async def use_a_connection(scene: Scene) -> None:
@@ -93,13 +96,13 @@ async def use_a_connection(scene: Scene) -> None:
     with suppress(TimeoutError):
         async with scene.pool.acquire(timeout=GRACE / 4) as connection:
             scene.proxy.freeze()
-            await connection.execute("SELECT pg_sleep(30)")
+            await connection.execute("SELECT pg_sleep(1000)")
 
 
 @asynccontextmanager
 async def taken(scene: Scene) -> AsyncIterator[None]:
     """Have somebody else hold a key."""
-    async with asyncpg.create_pool(scene.observe.dsn, min_size=1, max_size=1) as pool, lease(pool, TAKEN, ttl=60):
+    async with asyncpg.create_pool(scene.observe.dsn, min_size=1, max_size=1) as pool, lease(pool, TAKEN, ttl=600):
         yield
 
 
@@ -118,53 +121,68 @@ async def taken(scene: Scene) -> AsyncIterator[None]:
     ],
 )
 async def test_body_that_waits_for_the_library_when_it_is_told_is_over_before_others_start(
-    scene: Scene, dsn: str, body: Callable[[Scene], Awaitable[None]]
+    scene: Scene, dsn: str, travel: Travel, bodies: Bodies, body: Callable[[Scene], Awaitable[None]]
 ) -> None:
     """On a frozen network, where nothing is answered any more, the body still ends within its grace."""
-    bodies = Bodies()
-    async with taken(scene), rival_after(scene, dsn, bodies) as entered:
+    entered = asyncio.Event()
+
+    async def work() -> None:
+        async with lease(scene.pool, KEY, ttl=TTL):
+            entered.set()
+            with bodies.running("holder"):
+                await body(scene)
+
+    async with taken(scene):
+        task = asyncio.create_task(work())
+        await until(entered.is_set)
+        async with waiting_rival(dsn, KEY, bodies) as rival:
+            await travel.through(rival, within=2 * TTL)
         with pytest.raises(LeaseLostError) as caught:
-            async with lease(scene.pool, KEY, ttl=TTL):
-                entered.set()
-                with bodies.running("holder"):
-                    await body(scene)
-        assert caught.value.reason == "unreachable"
-    assert len(bodies.all) == 2
+            await task
+    assert caught.value.reason == "unreachable"
+    assert [body.who for body in bodies.all] == ["holder", "rival"]
     assert not bodies.overlapping()
 
 
 @pytest.mark.parametrize("body", [be_leaving_one, release_another])
 async def test_body_that_was_cancelled_just_before_its_loss_is_over_before_others_start(
-    scene: Scene, dsn: str, body: Callable[[Scene], Awaitable[None]]
+    *,
+    scene: Scene,
+    dsn: str,
+    travel: Travel,
+    bodies: Bodies,
+    monkeypatch: pytest.MonkeyPatch,
+    body: Callable[[Scene], Awaitable[None]],
 ) -> None:
-    """A wait that a cancellation has cut to half a second is cut to less by the loss that comes meanwhile."""
-    bodies, outer_ttl = Bodies(), TTL / 2
+    """A wait that a cancellation has cut short is cut to less by the loss that comes meanwhile."""
+    # Longer than the grace: the half second that it is would leave no time in which a machine may be slow.
+    monkeypatch.setattr(tasks, "CANCELLED_LIMIT", 20)
     entered = asyncio.Event()
 
     async def work() -> None:
-        async with lease(scene.pool, KEY, ttl=outer_ttl) as held:
+        async with lease(scene.pool, KEY, ttl=4.6, heartbeat=1, grace=2) as held:
+            asyncio.get_running_loop().call_later(held.remaining - 2 - 0.05, task.cancel)
             entered.set()
-            asyncio.get_running_loop().call_later(held.remaining - outer_ttl / 10 - 0.05, task.cancel)
             with bodies.running("holder"):
                 await body(scene)
 
-    async with rival_after(scene, dsn, bodies) as started:
-        task = asyncio.create_task(work())
-        await entered.wait()
-        started.set()
-        await asyncio.wait([task])
-        assert task.cancelled()
-    assert len(bodies.all) == 2
+    task = asyncio.create_task(work())
+    await until(entered.is_set)
+    async with waiting_rival(dsn, KEY, bodies) as rival:
+        await travel.through(rival, within=20)
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert [body.who for body in bodies.all] == ["holder", "rival"]
     assert not bodies.overlapping()
 
 
-async def test_body_that_works_on_after_its_loss_has_its_other_leases_as_ever(scene: Scene) -> None:
+async def test_body_that_works_on_after_its_loss_has_its_other_leases_as_ever(scene: Scene, travel: Travel) -> None:
     """A flagged body may go on: its transactions are rolled back, and its releases waited for."""
     error = ValueError("mine")
-    async with lease(scene.pool, KEY, ttl=0.6, on_lost="flag") as lost:
+    async with lease(scene.pool, KEY, ttl=30, on_lost="flag") as lost:
         await scene.observe.expire(KEY)
-        await lost.wait_lost()
-        await asyncio.sleep(lost.remaining + 0.7)
+        await travel.until(lambda: lost.lost, within=20)
+        await travel(lost.remaining + 1)
         async with scene.pool.acquire() as connection:
             async with lease(scene.pool, "inner", ttl=60) as inner:
                 with pytest.raises(ValueError, match="mine"):
@@ -172,23 +190,3 @@ async def test_body_that_works_on_after_its_loss_has_its_other_leases_as_ever(sc
                         raise error
                 assert not connection.is_closed()
             assert await scene.observe.is_free("inner")
-
-
-@asynccontextmanager
-async def rival_after(scene: Scene, dsn: str, bodies: Bodies) -> AsyncIterator[asyncio.Event]:
-    """Have a rival try for the key once it is held; wait for its body at the end."""
-    entered = asyncio.Event()
-
-    async def compete() -> None:
-        await entered.wait()
-        async with rival(dsn, KEY, bodies) as body:
-            await body
-
-    task = asyncio.create_task(compete())
-    try:
-        yield entered
-        await task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        scene.proxy.thaw()
