@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,6 +11,7 @@ from asyncpg_lease.events import Notifier
 from tests.support.inside import fresh_threads
 from tests.support.leasing import settle
 from tests.support.observers import Stuck, event
+from tests.support.travel import Travel
 
 
 @pytest.fixture
@@ -27,6 +28,12 @@ def few_threads() -> Iterator[None]:
     """No thread of an earlier test that waits for another event."""
     with fresh_threads():
         yield
+
+
+@pytest.fixture
+def stall() -> Callable[[float], None]:
+    """Let so many seconds pass at once, with no server at hand."""
+    return Travel(None).stall
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def run_program(seconds: float) -> tuple[str, str, float]:
     return done.stdout, done.stderr, time.monotonic() - started
 
 
+@pytest.mark.slow("runs an interpreter to its end")
 def test_exit_of_the_interpreter_waits_for_what_is_not_told_yet() -> None:
     """A program that ends right after its last events has told them all."""
     out, log, _ = run_program(0.1)
@@ -52,6 +53,7 @@ def test_exit_of_the_interpreter_waits_for_what_is_not_told_yet() -> None:
     assert "lease observer" not in log
 
 
+@pytest.mark.slow("runs an interpreter to its end, which waits for a second")
 def test_exit_of_the_interpreter_is_held_up_for_a_second_by_an_observer_that_blocks() -> None:
     """A program ends, with its own exit code, whatever its observer does; who blocks and what is not told is logged."""
     out, log, took = run_program(300)

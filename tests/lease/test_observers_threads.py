@@ -7,15 +7,13 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from queue import Empty, SimpleQueue
 
 import pytest
 
 from asyncpg_lease import Event, LeaseTable, acquire, lease
 from asyncpg_lease.events import Acquired, Notifier, Released
-from tests.support.inside import delivery
+from tests.support.inside import between_last_event_and_rest, delivery, observers_known, raced_threads
 from tests.support.leasing import Recorder, settle, until
 from tests.support.observers import Stuck, event, logged, threads
 from tests.support.typing import Pool
@@ -59,7 +57,7 @@ def test_observer_is_told_one_event_at_a_time_and_in_order(monkeypatch: pytest.M
 
     def tell(first: int) -> None:
         notifier = Notifier(careful.note)
-        for number in range(first, 4000, 2):
+        for number in range(first, 1000, 2):
             notifier.tell(event(number))
             if number % 50 == first:
                 time.sleep(0.001)
@@ -72,40 +70,28 @@ def test_observer_is_told_one_event_at_a_time_and_in_order(monkeypatch: pytest.M
     settle(careful.note)
     assert careful.met == 0
     fences = [one.fence for one in careful.told if isinstance(one, Released)]
-    assert sorted(fences) == list(range(4000))
-    assert [fence for fence in fences if fence % 2] == list(range(1, 4000, 2))
+    assert sorted(fences) == list(range(1000))
+    assert [fence for fence in fences if fence % 2] == list(range(1, 1000, 2))
 
 
-def test_event_that_comes_as_its_thread_finds_nothing_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_that_comes_as_its_thread_finds_nothing_more_is_told() -> None:
     """The thread that has told everything looks once more after it has said so: what came in between is not left."""
     recorder, late = Recorder(), [event(2)]
-    notifier, say_dropped = Notifier(recorder), delivery.Delivery._say_dropped
+    notifier = Notifier(recorder)
 
-    def between(delivery: delivery.Delivery, loop: asyncio.AbstractEventLoop | None) -> None:
-        say_dropped(delivery, loop)
+    def tell_late() -> None:
         while late:
             notifier.tell(late.pop())
 
-    monkeypatch.setattr(delivery.Delivery, "_say_dropped", between)
-    notifier.tell(event(1))
-    assert recorder.events == [event(1), event(2)]
+    with between_last_event_and_rest(tell_late):
+        notifier.tell(event(1))
+        assert recorder.events == [event(1), event(2)]
 
 
 def test_work_that_comes_as_an_idle_thread_gives_up_is_done() -> None:
     """A thread that somebody counted on while its time ran out waits for the work that it was counted on for."""
     first, second = threading.Event(), threading.Event()
-
-    class Raced(SimpleQueue[Callable[[], None]]):
-        def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None]:
-            if timeout is not None and not second.is_set():
-                pool._idle.get_nowait()
-                threading.Timer(0.1, self.put, [second.set]).start()
-                raise Empty
-            return super().get(block, timeout)
-
-    pool = delivery._Threads()
-    pool._work = Raced()
-    pool.run(first.set)
+    raced_threads(first.set, second.set)
     assert first.wait(5)
     assert second.wait(5)
 
@@ -126,24 +112,24 @@ async def test_thread_of_observers_that_is_idle_ends_and_comes_back(monkeypatch:
     assert recorders[0].events == [event(0), event(9)]
 
 
-async def test_thousand_leases_with_an_observer_each_leave_none_behind(pool: Pool, table: LeaseTable) -> None:
+@pytest.mark.usefixtures("table")
+async def test_hundred_leases_with_an_observer_each_leave_none_behind(pool: Pool) -> None:
     """What was made for one lease is gone with it: the observer, and what leads to it."""
-    assert table.name
     observers: list[weakref.ref[Recorder]] = []
-    before, threads_before, most = len(delivery._deliveries), threads(), 0
-    for _ in range(20):
+    before, threads_before, most = observers_known(), threads(), 0
+    for _ in range(4):
         async with AsyncExitStack() as stack:
-            for number in range(50):
+            for number in range(25):
                 recorder = Recorder()
                 observers.append(weakref.ref(recorder))
                 observer = lambda event, to=recorder: to(event)  # noqa: E731 - a fresh one for each lease
                 await stack.enter_async_context(lease(pool, f"k{number}", observer=observer))
                 del recorder, observer
         most = max(most, len(threads() - threads_before))
-    assert len(observers) == 1000
-    await until(lambda: gc.collect() >= 0 and not any(one() for one in observers), within=2)
-    assert len(delivery._deliveries) <= before
-    assert most < 50
+    assert len(observers) == 100
+    await until(lambda: gc.collect() >= 0 and not any(one() for one in observers))
+    assert observers_known() <= before
+    assert most < 25
 
 
 @pytest.mark.usefixtures("few_threads")
@@ -162,6 +148,6 @@ async def test_lease_goes_on_where_no_thread_can_be_had(
         held = await acquire(table, KEY, observer=recorder)
         assert held.is_held
     assert len(logged(caplog, "lease observer failed")) == 1
-    assert recorder._told == []
+    assert recorder.so_far == []
     await held.release()
     assert [type(event) for event in recorder.events] == [Acquired, Released]

@@ -16,6 +16,7 @@ from tests.support.inside import delivery, label_of
 from tests.support.leasing import Recorder, settle
 from tests.support.loops import run
 from tests.support.observers import Stuck, event, logged
+from tests.support.travel import Travel
 
 KEY = "observed"
 LOGGER = "asyncpg_lease"
@@ -63,13 +64,13 @@ def unspeakable() -> Iterator[Unspeakable]:
 
 
 async def test_observer_whose_repr_raises_is_logged_when_it_is_slow_and_when_it_fails(
-    unspeakable: Unspeakable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    unspeakable: Unspeakable, stall: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its repr is asked neither where an event is told nor in its thread, so it is told the next event all the same."""
-    monkeypatch.setattr(delivery, "SLOW", 0.2)
     notifier = Notifier(unspeakable)
     notifier.tell(event(0))
-    await asyncio.sleep(0.3)
+    await asyncio.to_thread(unspeakable.entered.wait, 5)
+    stall(3)
     notifier.tell(event(1))
     assert len(logged(caplog, "lease observer is slow")) == 1
     unspeakable.let_go.set()
@@ -80,7 +81,7 @@ async def test_observer_whose_repr_raises_is_logged_when_it_is_slow_and_when_it_
     assert [(record.lease_key, record.lease_observer) for record in failed] == [("k0", label), ("k1", label)]  # type: ignore[attr-defined]
     unspeakable.let_go.clear()
     notifier.tell(event(2))
-    await asyncio.sleep(0.3)
+    stall(3)
     unspeakable.let_go.set()
     settle(unspeakable)
     assert len(logged(caplog, "lease observer is slow")) == 2
@@ -89,12 +90,11 @@ async def test_observer_whose_repr_raises_is_logged_when_it_is_slow_and_when_it_
 
 
 async def test_lease_is_renewed_whatever_the_repr_of_its_observer_does(
-    table: LeaseTable, unspeakable: Unspeakable, monkeypatch: pytest.MonkeyPatch
+    table: LeaseTable, unspeakable: Unspeakable, travel: Travel
 ) -> None:
     """A slow observer is said to be slow in the midst of a renewal, and the heartbeat goes on after it."""
-    monkeypatch.setattr(delivery, "SLOW", 0.2)
-    async with lease(table, KEY, ttl=1, observer=unspeakable) as held:
-        await asyncio.sleep(2)
+    async with lease(table, KEY, ttl=30, observer=unspeakable) as held:
+        await travel(40)
         assert held.is_held
     unspeakable.let_go.set()
     settle(unspeakable)
@@ -102,10 +102,9 @@ async def test_lease_is_renewed_whatever_the_repr_of_its_observer_does(
 
 
 async def test_observer_whose_repr_waits_for_its_call_does_not_stop_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stall: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its call holds a lock until the loop turns, and its repr wants the lock: nobody asks for it."""
-    monkeypatch.setattr(delivery, "SLOW", 0.2)
 
     class Locked(Stuck):
         def __init__(self) -> None:
@@ -121,13 +120,14 @@ async def test_observer_whose_repr_waits_for_its_call_does_not_stop_the_event_lo
         def __call__(self, event: Event, /) -> None:
             with self.lock:
                 self.entered.set()
-                self.let_go.wait(2)
+                self.let_go.wait(5)
             self.told.append(event)
 
     locked = Locked()
     notifier = Notifier(locked)
     notifier.tell(event(1))
-    await asyncio.sleep(0.3)
+    await asyncio.to_thread(locked.entered.wait, 5)
+    stall(3)
     notifier.tell(event(2))
     assert locked.told == []
     assert len(logged(caplog, "lease observer is slow")) == 1
@@ -180,16 +180,16 @@ def test_observer_whose_module_is_no_text_is_called_by_its_name() -> None:
 
 @pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError(), GeneratorExit()])
 async def test_log_that_raises_harms_neither_the_teller_nor_the_observers(
-    error: BaseException, unspeakable: Unspeakable, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, unspeakable: Unspeakable, stall: Callable[[float], None]
 ) -> None:
     """Whatever a handler makes of an event, a slow observer or a failed one: all is told, and nothing comes out."""
-    monkeypatch.setattr(delivery, "SLOW", 0.2)
     with handler_that_raises(error) as said:
         recorder = Recorder()
         notifier = Notifier(unspeakable, recorder)
         late = Late(key=KEY, holder="h", fence=1, blocked=1.0, remaining=1.0)
         notifier.tell(late)
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(unspeakable.entered.wait, 5)
+        stall(3)
         notifier.tell(late)
         unspeakable.let_go.set()
         settle(unspeakable)

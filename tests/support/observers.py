@@ -37,5 +37,5 @@ class Stuck:
     def __call__(self, event: Event, /) -> None:
         """Wait, then keep the event."""
         self.entered.set()
-        self.let_go.wait(30)
+        self.let_go.wait(8)
         self.told.append(event)
