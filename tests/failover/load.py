@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
-import random
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
 
 import asyncpg
 
-from asyncpg_lease import Lease, LeaseLostError, LeaseTable, lease
-from tests.machine.long_run_history import Body, History
-from tests.machine.long_run_worker import WRITE, Clock
+from asyncpg_lease import Lease, LeaseUnavailableError, lease
+from tests.history.history import History
+from tests.history.record import Turn, Worker, recording, working
 from tests.support.leasing import until
-from tests.support.processes import Child, emit, receive
-from tests.support.typing import Pool
+from tests.support.processes import emit
 
 KEYS = ("a", "b", "c")
 TASKS = 4
@@ -36,95 +29,48 @@ PATIENCE = 30.0
 """Seconds for which a call waits: longer than any failover of the tests takes."""
 
 
-async def serve(dsn: str, seed: int) -> None:
-    """Acquire, write and leave in several tasks, until the parent says stop; for `spawn`."""
-    # Every failure of a server that is lost would be told; they are the subject.
-    logging.disable(logging.CRITICAL)
-    choose, clock, stopping = random.Random(seed), Clock(), asyncio.Event()  # noqa: S311 - for tests
-    numbers = itertools.count()
-    # No connection at once: a process that is slow to start may do so while there is no server.
-    async with asyncpg.create_pool(dsn, min_size=0, max_size=TASKS) as pool:
-        table = LeaseTable(pool, poll=0.05)
+class Service(Worker):
+    """Waits for each key, writes twice, and says which writes were confirmed."""
 
-        async def work() -> None:
-            while not stopping.is_set():
-                with suppress(LeaseLostError):
-                    async with lease(table, choose.choice(KEYS), ttl=TTL, wait=PATIENCE) as held:
-                        await _have_a_body(pool, held, next(numbers), clock)
-
-        ticking = asyncio.create_task(clock.tick())
-        async with asyncio.TaskGroup() as group:
-            for _ in range(TASKS):
-                group.create_task(work())
-            await receive()
-            stopping.set()
-        ticking.cancel()
-        await table.aclose()
-
-
-async def _have_a_body(pool: Pool, held: Lease, number: int, clock: Clock) -> None:
-    loop = asyncio.get_running_loop()
-    started, outcome = loop.time(), "done"
-    emit(began=number, key=held.key, fence=held.fence, acquired_at=held.acquired_at.timestamp(), ttl=TTL)
-    try:
-        for _ in range(2):
-            await _write(pool, held)
-            await asyncio.sleep(0.01)
-    finally:
-        if held.lost is not None:
-            outcome = f"lost: {held.lost.reason}"
-        emit(ended=number, outcome=outcome, stood_still=clock.longest(started))
-
-
-async def _write(pool: Pool, held: Lease) -> None:
-    """Write in a guarded transaction, again where the server is lost in it, and report what was confirmed."""
-    while True:
+    async def take(self, turn: Turn) -> None:
+        """Acquire a key, write twice and leave."""
+        turn.phase = "turn"
+        key = self.random.choice(KEYS)
         try:
-            async with pool.acquire(timeout=TTL) as connection, held.transaction(connection):
-                row = await connection.fetchval(f"{WRITE} RETURNING number", held.key, held.fence)
-        except LOST_SERVER:
-            await asyncio.sleep(0.05)
-        else:
-            emit(confirmed=row)
-            return
+            async with lease(self.table, key, ttl=TTL, wait=PATIENCE, label=self.label) as held, self.body(held, TTL):
+                for _ in range(2):
+                    await self._write_through(held)
+                    await asyncio.sleep(0.01)
+        except LeaseUnavailableError as error:
+            emit(what="wrong", name="a call did not come through", key=key, detail=str(error))
 
-
-@dataclass(slots=True)
-class Seen:
-    """What the processes have reported: bodies as in a long run, and the numbers of confirmed writes."""
-
-    history: History = field(default_factory=History)
-    confirmed: set[int] = field(default_factory=set)
-
-    async def until_bodies(self, keys: Iterable[str], least: int = 20) -> None:
-        """Wait until each key has had a body from now on, and all together so many.
-
-        A key whose last claim was lost with its answer is shut for a ttl at most.
-        """
-        before = len(self.history.bodies)
-
-        def enough() -> bool:
-            later = self.history.bodies[before:]
-            return len(later) >= least and {body.key for body in later} >= {*keys}
-
-        await until(enough, within=PATIENCE)
-
-    async def listen(self, child: Child, process: int) -> None:
-        """Note what a process reports until it ends."""
-        running: dict[int, Body] = {}
+    async def _write_through(self, held: Lease) -> None:
+        """Write in a guarded transaction, again if the server is lost in it, and say which write was confirmed."""
         while True:
             try:
-                event: dict[str, Any] = await child.event(within=2 * PATIENCE)
-            except EOFError:
-                break
-            at = event.pop("at")
-            if "began" in event:
-                number = event.pop("began")
-                body = running[number] = Body(process=process, started=at, **event)
-                self.history.bodies.append(body)
-            elif "ended" in event:
-                body = running.pop(event["ended"])
-                body.ended, body.outcome, body.stood_still = at, event["outcome"], event["stood_still"]
+                number = await self.write(held, timeout=TTL)
+            except LOST_SERVER:
+                await asyncio.sleep(0.05)
             else:
-                self.confirmed.add(event["confirmed"])
-        assert (await child.wait(), running) == (0, {})
+                emit(what="confirmed", numbers=[number])
+                return
+
+
+async def serve(dsn: str, number: int, seed: int) -> None:
+    """Acquire, write and leave in several tasks, until the parent says stop; for `spawn`."""
+    async with recording(dsn, number, connections=TASKS) as (table, pool):
+        await working(Service(table, pool, number, seed), TASKS)
+
+
+async def until_bodies(history: History, keys: Iterable[str], least: int = 20) -> None:
+    """Wait until each key has had a body from now on, and all together so many.
+
+    A key whose last claim was lost with its answer is shut for a ttl at most.
+    """
+    before = len(history.bodies)
+
+    def enough() -> bool:
+        later = history.bodies[before:]
+        return len(later) >= least and {body.key for body in later} >= {*keys}
+
+    await until(enough, within=PATIENCE)

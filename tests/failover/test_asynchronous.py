@@ -20,6 +20,8 @@ from tests.support.job import JOB, STALE
 from tests.support.leasing import until
 from tests.support.typing import Connection, Pool
 
+pytestmark = pytest.mark.slow("servers are stopped, promoted and copied")
+
 PAGE = Path(__file__).parents[2] / "docs/how-to/recover-after-a-failover.md"
 KEY = "k"
 

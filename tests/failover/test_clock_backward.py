@@ -16,6 +16,8 @@ from tests.support.cluster import Pair, connecting
 from tests.support.leasing import Recorder, until
 from tests.support.typing import Pool
 
+pytestmark = pytest.mark.slow("servers are started whose clocks can be turned")
+
 KEY = "k"
 HOUR = 3600.0
 PAGE = Path(__file__).parents[2] / "docs/explanation/failover.md"

@@ -18,6 +18,8 @@ from tests.support.leasing import Recorder, until
 from tests.support.proxy import Proxy
 from tests.support.typing import Pool
 
+pytestmark = pytest.mark.slow("servers are started whose clocks can be turned")
+
 KEY = "k"
 HOUR = 3600.0
 

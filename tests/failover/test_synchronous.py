@@ -20,6 +20,8 @@ from tests.support.leasing import Recorder, until
 from tests.support.proxy import Proxy
 from tests.support.typing import Pool, Record
 
+pytestmark = pytest.mark.slow("servers are stopped, promoted and copied")
+
 PAGE = Path(__file__).parents[2] / "docs/explanation/failover.md"
 KEY = "k"
 

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from asyncpg_lease import Lease, LeaseLostError, LeaseSnapshotError, lease
 from asyncpg_lease.contrib import sqlalchemy
-from tests.fencing.paused_tenures import AT_ONCE, PARTS, Tenure, writing
+from tests.fencing.paused_tenures import AT_ONCE, GUARDED, PARTS, Tenure, writing
 from tests.support.processes import emit, receive
 from tests.support.typing import Pool
 
@@ -37,7 +37,7 @@ NO_LIMIT = 60_000
 STUCK = 5.0
 """Seconds after the stop for a transaction that the library does not end itself."""
 
-Send = Callable[[int | None, int], Awaitable[int]]
+Send = Callable[[int | None], Awaitable[int]]
 """Write a part, after waiting for a lock where one is named; return how many rows that made."""
 
 CHECK = (
@@ -114,7 +114,7 @@ class Job:
             if lock is not None and not self.reached:
                 # The statement itself waits; the parent looks whether it has come to the server.
                 self._reach()
-            if not await send(lock, part):
+            if not await send(lock):
                 message = "no row was written"
                 raise StaleError(message)
             if part == 0:
@@ -175,8 +175,8 @@ def _judge(error: Exception) -> str | None:
 def _sender(job: Job, connection: PooledConnection) -> Send:
     statement = writing(job.tenure.path)
 
-    async def send(lock: int | None, part: int) -> int:
-        status = await connection.execute(statement, job.tenure.key, job.fence, part, lock)
+    async def send(lock: int | None) -> int:
+        status = await connection.execute(statement, job.tenure.key, job.fence, job.tenure.path in GUARDED, lock)
         return int(status.rpartition(" ")[2])
 
     return send
@@ -217,8 +217,8 @@ async def _in_engine(job: Job, tools: Tools, held: Lease) -> None:
     statement = writing(job.tenure.path)
     async with tools.engine.execution_options(isolation_level=level).connect() as connection, connection.begin():
 
-        async def send(lock: int | None, part: int) -> int:
-            done = await connection.exec_driver_sql(statement, (held.key, held.fence, part, lock))
+        async def send(lock: int | None) -> int:
+            done = await connection.exec_driver_sql(statement, (held.key, held.fence, True, lock))
             return done.rowcount
 
         await connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {job.idle}")
@@ -254,7 +254,7 @@ async def _hold_batch(tenures: list[Tenure], tools: Tools) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(job.run(tools)) for job in jobs]
         await gate.full.wait()
-        emit(reached=[job.tenure.number for job in jobs if job.reached])
+        emit(what="reached", tenures=[job.tenure.number for job in jobs if job.reached])
         await receive()
         # To this very thread: it goes no further before the process is stopped.
         signal.raise_signal(signal.SIGSTOP)
@@ -264,4 +264,4 @@ async def _hold_batch(tenures: list[Tenure], tools: Tools) -> None:
             # With asyncpg before 0.32 a rollback of the user's own may never end; the library's has to.
             if job.tenure.path != "transaction":
                 task.cancel()
-    emit(outcomes={job.tenure.number: [job.fence, job.outcome] for job in jobs})
+    emit(what="outcomes", outcomes={job.tenure.number: [job.fence, job.outcome] for job in jobs})

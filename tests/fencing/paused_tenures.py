@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Literal
 
 from tests.fencing.writing import ISOLATIONS
@@ -41,25 +40,16 @@ PARTS = 3
 AT_ONCE = 24
 """Tenures that one process holds while it is stopped."""
 
-TABLES = (
-    files("asyncpg_lease").joinpath("sql/fencing.sql").read_text()
-    + """
-;
-CREATE TABLE written (id bigserial PRIMARY KEY, key text NOT NULL, fence bigint NOT NULL, part int NOT NULL);
-CREATE TABLE page (key text PRIMARY KEY, last_fence bigint NOT NULL);
-CREATE TABLE triggered_page (LIKE page INCLUDING ALL);
-CREATE TRIGGER fenced BEFORE INSERT OR UPDATE ON triggered_page
-    FOR EACH ROW EXECUTE FUNCTION lease_reject_stale_fence('last_fence');
-"""
-)
+TABLES = "CREATE TABLE plain_page (LIKE page INCLUDING ALL)"
+"""Beside those of `tests.history.gather`: a page that no trigger fences."""
 
 # Null locks nothing. In a subquery of its own it is waited for before the first row is looked at.
 _WAITED = "(SELECT count(*) FROM (SELECT pg_advisory_xact_lock_shared($4::bigint)) AS waited) >= 0"
-_WRITE = f"INSERT INTO written (key, fence, part) SELECT $1::text, $2::bigint, $3::int WHERE {_WAITED}"
+_WRITE = f"INSERT INTO written (key, fence, guarded) SELECT $1::text, $2::bigint, $3::bool WHERE {_WAITED}"
 _FENCED_WRITE = (
     "WITH accepted AS (UPDATE {} SET last_fence = $2::bigint WHERE key = $1::text AND "
     + _WAITED
-    + "{} RETURNING key) INSERT INTO written (key, fence, part) SELECT key, $2::bigint, $3::int FROM accepted"
+    + "{} RETURNING key) INSERT INTO written (key, fence, guarded) SELECT key, $2::bigint, $3::bool FROM accepted"
 )
 
 
@@ -105,11 +95,11 @@ class Tenure:
 
 
 def writing(path: str) -> str:
-    """Return the statement that writes one part: $1 key, $2 fence, $3 part, $4 a lock to wait for; 0 rows: refused."""
+    """Return the statement that writes: $1 key, $2 fence, $3 guarded, $4 a lock to wait for; 0 rows: refused."""
     if path == "trigger":
-        return _FENCED_WRITE.format("triggered_page", "")
+        return _FENCED_WRITE.format("page", "")
     if path == "condition":
-        return _FENCED_WRITE.format("page", " AND last_fence <= $2::bigint")
+        return _FENCED_WRITE.format("plain_page", " AND last_fence <= $2::bigint")
     return _WRITE
 
 

@@ -18,8 +18,8 @@ STEPS = 40
 """Steps in a history."""
 
 
-def run_histories(dsn: str, *, number: int, of_seed: int, shrink: bool, faults: bool) -> None:
-    """Run so many histories on an empty database; the same seed makes the same ones.
+def run_histories(dsn: str, *, number: int, of_seed: int, shrink: bool, faults: bool) -> int:
+    """Run so many histories on an empty database; the same seed makes the same ones. Return how many were begun.
 
     Args:
         dsn: the database.
@@ -42,12 +42,20 @@ def run_histories(dsn: str, *, number: int, of_seed: int, shrink: bool, faults: 
         print_blob=False,
         report_multiple_bugs=False,
     )
+    begun = 0
+
+    def begin() -> Any:  # noqa: ANN401 - hypothesis has no type for it
+        nonlocal begun
+        begun += 1
+        return kind(runner, opened)
+
     kind: Any = FaultyMachine if faults else LeaseMachine
     with asyncio.Runner(loop_factory=chosen_factory()) as runner:
         context: Any = faulty_world(dsn) if faults else world(dsn)
         opened = runner.run(context.__aenter__())
         try:
-            machine: Any = seed(of_seed)(lambda: kind(runner, opened))
+            machine: Any = seed(of_seed)(begin)
             run_state_machine_as_test(machine, settings=chosen)
         finally:
             runner.run(context.__aexit__(None, None, None))
+    return begun

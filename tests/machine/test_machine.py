@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.machine.histories import run_histories
+
+pytestmark = pytest.mark.slow("each step of many random histories is a call on a real server")
 
 
 def test_machine_random_histories_keep_to_the_rules(dsn: str) -> None:
     """Whatever holders do answers as the model says, and touches no row but its own."""
-    run_histories(dsn, number=150, of_seed=1, shrink=False, faults=False)
+    assert run_histories(dsn, number=150, of_seed=1, shrink=False, faults=False) >= 150
 
 
 def test_machine_histories_with_faults_keep_to_the_rules(dsn: str) -> None:
     """Lost answers, failed renewals and cancelled claims leave nothing claimed, end no tenure, and lower no fence."""
-    run_histories(dsn, number=40, of_seed=1, shrink=False, faults=True)
+    assert run_histories(dsn, number=40, of_seed=1, shrink=False, faults=True) >= 40
