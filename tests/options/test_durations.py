@@ -42,6 +42,7 @@ def in_seconds(value: float | timedelta) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+@settings(max_examples=60)
 @given(value=numbers, least=st.floats(0, 1e9), most=st.floats(0, 1e12))
 @example(value=10**400, least=0.0, most=math.inf)
 @example(value=-(10**400), least=0.0, most=math.inf)
@@ -126,6 +127,7 @@ def test_duration_just_out_of_its_range_is_refused(name: str, value: float) -> N
         fold(**{name: value})
 
 
+@settings(max_examples=60)
 @given(
     ttl=st.floats(MIN_TTL, 1e6),
     beat=st.floats(0.0, 0.7, exclude_min=True),

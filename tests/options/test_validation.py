@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import string
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -89,7 +90,7 @@ WRONG_OPTIONS: list[dict[str, object]] = [
 
 @pytest.fixture
 async def quiet(
-    table: LeaseTable,  # noqa: ARG001
+    table: LeaseTable,  # noqa: ARG001 - it is there
     make_pool: MakePool,
     proxy: Proxy,
     observe: Observer,
@@ -103,59 +104,72 @@ async def quiet(
     assert await observe.rows() == []
 
 
-async def refuse(call: Callable[[], object], *, match: str) -> None:
-    """See that a call ends in a TypeError or a ValueError that says this."""
-
-    async def do() -> None:
+async def outcome(call: Callable[[], object]) -> str:
+    """Return what a call is refused with, TypeError or ValueError, or what else came of it."""
+    try:
         made = call()
         # lease() has checked everything before it is entered.
-        assert isinstance(made, Awaitable), "not refused"
-        await made
+        if isinstance(made, Awaitable):
+            await made
+    except (TypeError, ValueError) as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - told with the others
+        return f"not refused, but {error!r}"
+    return "not refused"
 
-    with pytest.raises((TypeError, ValueError), match=match):
-        await do()
 
-
-async def refuse_all(pool: Pool, key: Any, options: dict[str, Any], *, match: str) -> None:  # noqa: ANN401
-    """See that every way to a lease refuses these arguments."""
+async def not_refused(pool: Pool, key: Any, options: dict[str, Any], *, match: str) -> list[str]:  # noqa: ANN401
+    """Return which ways to a lease do not refuse these arguments with an error that says this, and what they do."""
     ways: list[Way] = [lease, acquire, try_acquire]
+    found = []
     for way in ways:
         if way is try_acquire and "wait" in options:
             continue
         for target in (pool, LeaseTable(pool)):
-            await refuse(lambda way=way, target=target: way(target, key, **options), match=match)  # type: ignore[misc]
+            came = await outcome(lambda way=way, target=target: way(target, key, **options))  # type: ignore[misc]
+            if not re.search(match, came):
+                found.append(f"{way.__name__}({key!r:.40}, {options!r:.80}): {came}")
+    return found
 
 
 async def test_key_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
     """NUL, nothing, too many bytes, a lone surrogate or no str: refused by all verbs, 0 statements."""
+    wrong: list[str] = []
     for key in [*WRONG_TEXTS, None]:
-        await refuse_all(quiet, key, {}, match="^key must")
-        await refuse(lambda key=key: LeaseTable(quiet).get(key), match="^key must")  # type: ignore[misc]
+        wrong += await not_refused(quiet, key, {}, match="^key must")
+        came = await outcome(lambda key=key: LeaseTable(quiet).get(key))  # type: ignore[misc]
+        if not came.startswith("key must"):
+            wrong.append(f"get({key!r:.40}): {came}")
+    assert wrong == []
 
 
 async def test_prefix_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
     """A prefix may be empty; for the rest it is as a key."""
-    for prefix in WRONG_TEXTS:
-        if prefix != "":
-            await refuse(lambda prefix=prefix: LeaseTable(quiet).leases(prefix), match="^prefix must")  # type: ignore[misc]
+    prefixes = [prefix for prefix in WRONG_TEXTS if prefix != ""]
+    came = [await outcome(lambda prefix=prefix: LeaseTable(quiet).leases(prefix)) for prefix in prefixes]  # type: ignore[misc]
+    assert [text for text in came if not text.startswith("prefix must")] == []
 
 
 async def test_holder_and_label_that_cannot_be_one_are_refused_before_any_io(quiet: Pool) -> None:
     """What people write into the row is checked as the key is."""
+    wrong: list[str] = []
     for text in WRONG_TEXTS:
         for name in ("holder", "label"):
-            await refuse_all(quiet, "k", {name: text}, match=f"^{name} must")
+            wrong += await not_refused(quiet, "k", {name: text}, match=f"^{name} must")
+    assert wrong == []
 
 
 async def test_ttl_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
     """Nought, negative, not a number, endless, of many years, or no duration: 0 statements, 0 rows."""
+    wrong: list[str] = []
     for ttl in WRONG_TTLS:
-        await refuse_all(quiet, "k", {"ttl": ttl}, match="^ttl must")
+        wrong += await not_refused(quiet, "k", {"ttl": ttl}, match="^ttl must")
+    assert wrong == []
 
 
 async def test_observer_that_cannot_be_called_is_refused_before_any_io(quiet: Pool) -> None:
     """What is no function is told at the call, with its place, and not where the first event would have been."""
-    wrong: list[tuple[object, str]] = [
+    cases: list[tuple[object, str]] = [
         (1, r"observer must be callable with an event \(or a list or tuple of such, or None\), not int"),
         ("log", "observer must be .*, not str"),
         ({print}, "observer must be .*, not set"),
@@ -163,10 +177,13 @@ async def test_observer_that_cannot_be_called_is_refused_before_any_io(quiet: Po
         ((None,), r"observer\[0\] must be callable with an event, not NoneType"),
         ([[print]], r"observer\[0\] must be .*, not list"),
     ]
-    for observer, message in wrong:
-        await refuse_all(quiet, "k", {"observer": observer}, match=f"^{message}$")
-        with pytest.raises(TypeError, match=f"^{message}$"):
-            LeaseTable(quiet, observer=observer)  # type: ignore[arg-type]
+    wrong: list[str] = []
+    for observer, message in cases:
+        wrong += await not_refused(quiet, "k", {"observer": observer}, match=f"^{message}$")
+        came = await outcome(lambda observer=observer: LeaseTable(quiet, observer=observer))  # type: ignore[misc]
+        if not re.search(f"^{message}$", came):
+            wrong.append(f"LeaseTable({observer!r}): {came}")
+    assert wrong == []
 
 
 async def test_observer_that_cannot_be_told_in_a_thread_is_refused_before_any_io(quiet: Pool) -> None:
@@ -183,21 +200,26 @@ async def test_observer_that_cannot_be_told_in_a_thread_is_refused_before_any_io
         async def note(self, event: object) -> None: ...
 
     asynchronous = "in a thread, where nothing can be awaited: pass a function that is not async"
-    wrong: list[tuple[object, str]] = [
+    cases: list[tuple[object, str]] = [
         *((each, asynchronous) for each in (observe, yield_from, Awaited(), Awaited().note)),
         *((partial(each, 1), asynchronous) for each in (observe, Awaited())),
         (Awaited, "and Awaited is a class: pass an instance of it"),
     ]
-    for observer, message in wrong:
-        await refuse_all(quiet, "k", {"observer": observer}, match=message)
-        with pytest.raises(TypeError, match=message):
-            LeaseTable(quiet, observer=[print, observer])  # type: ignore[list-item]
+    wrong: list[str] = []
+    for observer, message in cases:
+        wrong += await not_refused(quiet, "k", {"observer": observer}, match=message)
+        came = await outcome(lambda observer=observer: LeaseTable(quiet, observer=[print, observer]))  # type: ignore[misc]
+        if message not in came:
+            wrong.append(f"LeaseTable({observer!r}): {came}")
+    assert wrong == []
 
 
 async def test_option_that_cannot_be_one_is_refused_before_any_io(quiet: Pool) -> None:
     """Every option is checked, alone and with the others, and its name is in the message."""
+    wrong: list[str] = []
     for options in WRONG_OPTIONS:
-        await refuse_all(quiet, "k", options, match=next(iter(options)))
+        wrong += await not_refused(quiet, "k", options, match=next(iter(options)))
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
@@ -241,7 +263,8 @@ async def test_text_of_exactly_the_limit_works(table: LeaseTable, observe: Obser
 @pytest.mark.parametrize("ttl", [0.1, 365 * 86400, timedelta(days=365)])
 async def test_ttl_at_the_end_of_its_range_works(table: LeaseTable, ttl: float | timedelta) -> None:
     """A tenth of a second and a year are leases whose expiry can be read back."""
-    held = await acquire(table, "k", ttl=ttl)
+    # A busy machine may be too late for a tenth of a second: then it is tried again.
+    held = await acquire(table, "k", ttl=ttl, wait=20)
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else float(ttl)
     assert (held.expires_at - held.acquired_at).total_seconds() == pytest.approx(seconds, abs=0.01)
     await held.release()

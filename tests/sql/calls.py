@@ -66,8 +66,8 @@ async def renew(session: Session, *asked: Asked) -> list[RenewRow]:
 
 
 async def outcome(session: Session, asked: Asked) -> str:
-    """Renew one tenure, within two seconds, and return renewed, busy or lost."""
-    async with asyncio.timeout(2):
+    """Renew one tenure, within some seconds, and return renewed, busy or lost."""
+    async with asyncio.timeout(5):
         (row,) = await renew(session, asked)
     return row.outcome
 

@@ -15,6 +15,10 @@ from tests.support.typing import Connection, Pool
 
 ISOLATIONS = ["read committed", "repeatable read", "serializable"]
 CONTENDERS = 16
+# A race shows itself in one round of several; many rounds are for what shows itself seldom.
+few_or_many = pytest.mark.parametrize(
+    "rounds", [4, pytest.param(25, marks=pytest.mark.slow("many rounds of sixteen contenders"))]
+)
 
 
 async def race(pools: list[Pool], key: str, contenders: int = CONTENDERS) -> Lease:
@@ -33,46 +37,47 @@ async def make_pools(make_pool: MakePool, isolation: str, count: int = 4) -> lis
     return [await make_pool(min_size=4, max_size=4, server_settings=settings) for _ in range(count)]
 
 
+@pytest.mark.usefixtures("table")
+@few_or_many
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_claim_of_a_new_key_by_many_at_once_has_one_winner(
-    table: LeaseTable,  # noqa: ARG001
-    make_pool: MakePool,
-    observe: Observer,
-    isolation: str,
+    make_pool: MakePool, observe: Observer, isolation: str, rounds: int
 ) -> None:
     """Of 16 first claims on 16 connections exactly one is granted, with fence 1, and none fails."""
     pools = await make_pools(make_pool, isolation)
-    for number in range(25):
+    for number in range(rounds):
         held = await race(pools, f"new-{number}")
         assert held.fence == 1
         await held.release()
-    assert len(await observe.rows()) == 25
+    assert len(await observe.rows()) == rounds
 
 
+@pytest.mark.usefixtures("table")
+@few_or_many
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_claim_of_a_free_row_by_many_at_once_raises_the_fence_by_one(
-    table: LeaseTable,  # noqa: ARG001
-    make_pool: MakePool,
-    observe: Observer,
-    isolation: str,
+    make_pool: MakePool, observe: Observer, isolation: str, rounds: int
 ) -> None:
     """Each change of hands, by release or by running out, has one winner and the next fence."""
     pools = await make_pools(make_pool, isolation)
     fences = []
-    for number in range(20):
+    for number in range(rounds):
         held = await race(pools, "k")
         fences.append(held.fence)
         if number % 2:
             await observe.expire("k")
         await held.release()
-    assert fences == list(range(1, 21))
+    assert fences == list(range(1, rounds + 1))
 
 
-async def test_claim_statement_on_a_new_key_answers_one_grant_and_no_error(session: Connection, dsn: str) -> None:
+@few_or_many
+async def test_claim_statement_on_a_new_key_answers_one_grant_and_no_error(
+    session: Connection, dsn: str, rounds: int
+) -> None:
     """The bare statement, once a connection and without any retry: one grant, and nobody else is told a grant."""
     async with sessions(dsn, CONTENDERS) as contenders:
         await asyncio.gather(*(claim(one, "warm", "x") for one in contenders))
-        for number in range(60):
+        for number in range(rounds):
             key = f"new-{number}"
             rows = await asyncio.gather(*(claim(one, key, f"h{at}") for at, one in enumerate(contenders)))
             won = [row for row in rows if row is not None and row.how is not None]
@@ -81,12 +86,15 @@ async def test_claim_statement_on_a_new_key_answers_one_grant_and_no_error(sessi
             assert await session.fetchval("SELECT holder FROM lease WHERE key = $1", key) == won[0].holder
 
 
-async def test_claim_statement_on_a_free_row_has_strictly_rising_fences(session: Connection, dsn: str) -> None:
+@few_or_many
+async def test_claim_statement_on_a_free_row_has_strictly_rising_fences(
+    session: Connection, dsn: str, rounds: int
+) -> None:
     """Contenders that claim and release as fast as they can never get one fence twice, nor a lower one."""
     fences: list[int] = []
 
     async def contend(one: Connection, holder: str) -> None:
-        for _ in range(60):
+        for _ in range(3 * rounds):
             row = await claim(one, "k", holder)
             if row is not None and row.how is not None:
                 fences.append(row.fence)
@@ -94,41 +102,43 @@ async def test_claim_statement_on_a_free_row_has_strictly_rising_fences(session:
 
     async with sessions(dsn, CONTENDERS) as contenders:
         await asyncio.gather(*(contend(one, f"h{at}") for at, one in enumerate(contenders)))
-    assert len(fences) > CONTENDERS
+    assert len(fences) >= rounds
     assert all(one < other for one, other in pairwise(fences))
     assert await session.fetchval("SELECT fence FROM lease") == fences[-1]
 
 
+@few_or_many
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_claim_of_a_key_of_ones_own_is_never_refused_for_others_sake(
-    table: LeaseTable, make_pool: MakePool, isolation: str
+    table: LeaseTable, make_pool: MakePool, isolation: str, rounds: int
 ) -> None:
     """16 contenders, each for its own key, all have it each time: no conflict with other rows is an incumbent."""
     pools = await make_pools(make_pool, isolation)
-    for _ in range(20):
+    for _ in range(rounds):
         held = await asyncio.gather(*(try_acquire(pools[number % 4], f"own-{number}") for number in range(CONTENDERS)))
         await asyncio.gather(*(one.release() for one in held if one is not None))
         assert None not in held
-    assert {info.fence for info in await table.leases()} == {20}
+    assert {info.fence for info in await table.leases()} == {rounds}
 
 
 @pytest.mark.parametrize(
-    "isolations",
+    ("isolations", "rounds"),
     [
-        ("repeatable read",) * 2,
-        ("serializable",) * 2,
-        ("serializable", "read committed"),
-        ("repeatable read", "serializable"),
+        (("repeatable read",) * 2, 3),
+        (("serializable",) * 2, 3),
+        pytest.param(
+            ("serializable", "read committed"), 40, marks=pytest.mark.slow("many rounds of twenty contenders")
+        ),
+        pytest.param(
+            ("repeatable read", "serializable"), 40, marks=pytest.mark.slow("many rounds of twenty contenders")
+        ),
     ],
-    ids=" and ".join,
+    ids=lambda value: " and ".join(value) if isinstance(value, tuple) else str(value),
 )
 async def test_default_isolation_of_the_database_costs_nobody_a_job(
-    table: LeaseTable,
-    make_pool: MakePool,
-    observe: Observer,
-    isolations: tuple[str, str],
+    table: LeaseTable, make_pool: MakePool, observe: Observer, isolations: tuple[str, str], rounds: int
 ) -> None:
-    """200 rounds of 20 contenders have one winner each, and renewals beside them are never lost; mixed ones too."""
+    """Rounds of 20 contenders have one winner each, and renewals beside them are never lost; mixed ones too."""
     database = await observe.connection.fetchval("SELECT current_database()")
     pools = []
     for isolation in isolations:
@@ -139,12 +149,15 @@ async def test_default_isolation_of_the_database_costs_nobody_a_job(
         pools.append(await make_pool(min_size=4, max_size=4))
         assert await pools[-1].fetchval("SHOW transaction_isolation") == isolation
     async with (
-        lease(pools[0], "job-0", ttl=8, heartbeat=0.2),
-        lease(pools[1], "job-1", ttl=9, heartbeat=0.3),
-        lease(table, "job-2", ttl=8, heartbeat=0.2),
+        lease(pools[0], "job-0", ttl=60, heartbeat=0.2) as one,
+        lease(pools[1], "job-1", ttl=60, heartbeat=0.3) as another,
+        lease(table, "job-2", ttl=60, heartbeat=0.2) as third,
     ):
-        for number in range(200):
-            won = await race(pools, f"round-{number % 7}", 20)
+        for number in range(rounds):
+            won, _, _, _ = await asyncio.gather(
+                race(pools, f"round-{number % 7}", 20), one.renew(), another.renew(), third.renew()
+            )
             async with won:
                 await won.renew()
-    assert [row["released_at"] is None for row in await observe.rows()] == [False] * 10
+    keys = 3 + min(rounds, 7)
+    assert [row["released_at"] is None for row in await observe.rows()] == [False] * keys

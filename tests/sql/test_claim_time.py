@@ -3,103 +3,97 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 
 import pytest
 
-from asyncpg_lease import Lease, LeaseTable, LeaseUnavailableError, acquire, lease
+from asyncpg_lease import LeaseTable, LeaseUnavailableError, acquire, lease
 from tests.conftest import MakePool
 from tests.sql.calls import Asked, claim_granted, outcome, release
-from tests.support.leasing import until
+from tests.support.leasing import until, warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import CLAIM, RELEASE
+from tests.support.travel import Travel
 from tests.support.typing import Connection, Pool
 
-LOCKED = 2.5
-REPEATED = range(5)
-STRENGTHS = ["UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE", "UPDATE"]
-"""How each of the repeated keys is locked: as by a claim, a renewal, or a guard of the tenure before."""
-# Early enough for a renewal to be missed, late enough for a reply that takes 0.3 s to be late.
-TTL, BEAT, GRACE = 1.0, 0.1, 0.75
-
-
-async def wait_past_a_lock(table: LeaseTable, observe: Observer, key: str, strength: str) -> None:
-    """See who does not wait refused at once, and who waits served as soon as the lock is gone."""
-    async with observe.locked(key, strength):
-        started = time.monotonic()
-        with pytest.raises(LeaseUnavailableError):
-            await acquire(table, key, ttl=6)
-        assert time.monotonic() - started < LOCKED / 2
-        waiting = asyncio.create_task(acquire(table, key, ttl=6, wait=8))
-        await asyncio.sleep(LOCKED)
-        assert not waiting.done()
-    unlocked = time.monotonic()
-    held = await waiting
-    assert time.monotonic() - unlocked < 2
-    # What counted from before the lock would have lost as much as that.
-    assert held.remaining > 6 - LOCKED / 2
-    await held.release()
+LOCKED = 8.0
+STRENGTHS = ["UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE"]
+"""How a row is locked: as by a claim, a renewal, or a guard of the tenure before."""
+# An answer is late after 2 s, before the statement is given up, and long before the row runs out.
+TTL, BEAT, GRACE = 60.0, 0.5, 58.0
 
 
 async def warm_pool(make_pool: MakePool, proxy: Proxy) -> Pool:
     """Make a pool by way of the proxy, of one connection that knows the statements and is idle."""
     pool = await make_pool(proxy.dsn, max_size=1)
-    await (await acquire(pool, "warm")).release()
-    async with asyncio.timeout(5):
-        while not pool.get_idle_size():
-            await asyncio.sleep(0.005)
+    await warm(pool)
+    await until(pool.get_idle_size)
     return pool
 
 
-async def prepare(table: LeaseTable, ttl: float) -> list[tuple[str, Lease]]:
-    """Acquire a key for each repetition."""
-    return [(f"k{number}", await acquire(table, f"k{number}", ttl=ttl)) for number in REPEATED]
-
-
-async def test_claim_behind_a_lock_on_an_expired_row_has_its_full_ttl(table: LeaseTable, observe: Observer) -> None:
-    """Refused at once without waiting; with it, acquired within a poll of the lock's end and not short."""
-    crashed = await prepare(table, 60)
-    for key, _ in crashed:
-        await observe.expire(key)
-    waits = zip(crashed, STRENGTHS, strict=True)
-    await asyncio.gather(*(wait_past_a_lock(table, observe, key, strength) for (key, _), strength in waits))
-    for _, held in crashed:
-        await held.release()
-
-
-async def test_claim_behind_a_lock_on_a_row_that_runs_out_meanwhile_is_granted(
-    table: LeaseTable, observe: Observer
+async def wait_past_a_lock(
+    table: LeaseTable, observe: Observer, travel: Travel, strength: str, *, before_the_lock: float
 ) -> None:
-    """A row with a second left when its lock began is judged by the time after the lock, not before it."""
-    crashed = await prepare(table, 60)
-    for key, _ in crashed:
-        await observe.shift(key, -59)
-    waits = zip(crashed, STRENGTHS, strict=True)
-    await asyncio.gather(*(wait_past_a_lock(table, observe, key, strength) for (key, _), strength in waits))
-    for _, held in crashed:
-        await held.release()
+    """See who does not wait refused at once, and who waits served as soon as the lock is gone, with a full ttl."""
+    crashed = await acquire(table, "k", ttl=60)
+    await observe.shift("k", before_the_lock - 60)
+    async with observe.locked("k", strength):
+        async with asyncio.timeout(5):
+            with pytest.raises(LeaseUnavailableError):
+                await acquire(table, "k", ttl=60)
+            waiting = asyncio.create_task(acquire(table, "k", ttl=60, wait=100))
+            while not await observe.is_free("k"):
+                await asyncio.sleep(0.01)
+        await travel(LOCKED, rows=False)
+        assert not waiting.done()
+    assert await travel.until(waiting.done, within=10) < 3, "within a poll"
+    held = await waiting
+    # What counted from before the lock would have lost as much as that.
+    assert held.remaining > 60 - LOCKED / 2
+    assert held.fence == 2
+    info = await table.get("k")
+    assert info is not None
+    assert info.expires_in > 60 - LOCKED / 2
+    await held.release()
+    await crashed.release()
 
 
-async def test_renewal_behind_a_lock_counts_from_the_locks_end(table: LeaseTable, observe: Observer) -> None:
-    """A heartbeat that met a lock of 2.5 s keeps its lease, and the new expiry is a ttl after the lock."""
+@pytest.mark.parametrize("strength", STRENGTHS)
+async def test_claim_behind_a_lock_on_an_expired_row_has_its_full_ttl(
+    table: LeaseTable, observe: Observer, travel: Travel, strength: str
+) -> None:
+    """Refused at once without waiting; with it, acquired within a poll of the lock's end and not short."""
+    await wait_past_a_lock(table, observe, travel, strength, before_the_lock=0)
+    assert await observe.fence("k") == 2
 
-    async def hold(key: str, strength: str) -> None:
-        async with lease(table, key, ttl=9, heartbeat=1.2) as held:
-            async with observe.locked(key, strength) as other:
-                before = await other.fetchval("SELECT expires_at FROM lease WHERE key = $1", key)
-                await asyncio.sleep(LOCKED)
-                unlocked = await other.fetchval("SELECT clock_timestamp()")
-            await until(lambda: held.expires_at > before)
-            info = await table.get(key)
-            assert info is not None
-            assert timedelta(seconds=9) <= info.expires_at - unlocked
-            assert held.is_held
 
-    # A lock of the key alone, as a guard takes it, lets renewals pass.
-    strengths = [strength for strength in STRENGTHS if strength != "KEY SHARE"]
-    await asyncio.gather(*(hold(f"k{number}", strength) for number, strength in enumerate(strengths)))
+@pytest.mark.parametrize("strength", STRENGTHS)
+async def test_claim_behind_a_lock_on_a_row_that_runs_out_meanwhile_is_granted(
+    table: LeaseTable, observe: Observer, travel: Travel, strength: str
+) -> None:
+    """A row with a moment left when its lock began is judged by the time after the lock, not before it."""
+    await wait_past_a_lock(table, observe, travel, strength, before_the_lock=0.1)
+    assert await observe.fence("k") == 2
+
+
+# A lock of the key alone, as a guard takes it, lets renewals pass.
+@pytest.mark.parametrize("strength", [strength for strength in STRENGTHS if strength != "KEY SHARE"])
+async def test_renewal_behind_a_lock_counts_from_the_locks_end(
+    table: LeaseTable, observe: Observer, travel: Travel, strength: str
+) -> None:
+    """A heartbeat that met a lock of some seconds keeps its lease, and the new expiry is a ttl after the lock."""
+    async with lease(table, "k", ttl=60, heartbeat=3) as held:
+        async with observe.locked("k", strength) as other:
+            before = held.expires_at
+            await travel(LOCKED, rows=False)
+            assert held.expires_at == before
+            unlocked = await other.fetchval("SELECT clock_timestamp()")
+        await travel.until(lambda: held.expires_at > before, within=10)
+        # The row was not moved while it was locked: the server's own clock is the measure.
+        assert held.expires_at - unlocked >= timedelta(seconds=60)
+        assert held.is_held
+        assert held.remaining > 60 - LOCKED / 2
 
 
 async def test_claim_in_an_older_transaction_goes_by_the_clock(session: Connection, observe: Observer) -> None:
@@ -144,50 +138,53 @@ async def test_renewal_in_an_older_transaction_goes_by_the_clock(session: Connec
         assert await release(session, "k") is None
 
 
+@pytest.mark.usefixtures("table")
 async def test_claim_answered_after_its_own_deadline_is_given_back(
-    table: LeaseTable,  # noqa: ARG001
-    make_pool: MakePool,
-    proxy: Proxy,
-    observe: Observer,
+    make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """An answer that comes after trusted_until - grace is no lease: TimeoutError, and the row is released."""
     pool = await warm_pool(make_pool, proxy)
-    proxy.delay_replies = 0.3
+    proxy.delay_replies = 4
+    claiming = asyncio.create_task(acquire(pool, "k", ttl=TTL, heartbeat=BEAT, grace=GRACE))
+    await travel.until(claiming.done, within=60)
     with pytest.raises(TimeoutError, match="after its own deadline"):
-        await (await acquire(pool, "k", ttl=TTL, heartbeat=BEAT, grace=GRACE)).release()
+        await (await claiming).release()
     row = await observe.row("k")
     assert row is not None
     assert row["released_at"] is not None
     assert await observe.is_free("k")
 
 
+@pytest.mark.usefixtures("table")
 async def test_claim_never_answered_within_its_ttl_is_given_back(
-    table: LeaseTable,  # noqa: ARG001
-    make_pool: MakePool,
-    proxy: Proxy,
-    observe: Observer,
+    make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """A try that has waited its whole ttl ends, names key and time, and leaves nothing claimed."""
     pool = await warm_pool(make_pool, proxy)
-    proxy.delay_replies = 0.5
-    started = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"within 0\.400 s to the claim of 'k'"):
-        await acquire(pool, "k", ttl=0.4)
-    assert time.monotonic() - started < 1.1
-    await observe.until_free("k", within=1)
+    proxy.forget()
+    # The statement is given up after 3 s at the earliest.
+    proxy.delay_replies = 2.3
+    claiming = asyncio.create_task(acquire(pool, "k", ttl=1.5))
+    await travel.until(claiming.done, within=10)
+    with pytest.raises(TimeoutError, match=r"within 1\.500 s to the claim of 'k'"):
+        await claiming
     proxy.delay_replies = 0.0
-    await proxy.wait_for(RELEASE, count=2)
+    await travel.until(lambda: proxy.count(RELEASE), within=20)
+    assert proxy.count(CLAIM) == 1
+    assert await observe.fence("k") == 1, "it was granted"
+    assert await observe.is_free("k")
 
 
 async def test_claim_that_waited_for_a_first_insert_past_its_deadline_is_given_back(
-    table: LeaseTable, session: Connection, observe: Observer
+    table: LeaseTable, session: Connection, observe: Observer, travel: Travel
 ) -> None:
     """A claim that an uncommitted insert held up for too long is not handed over, and not left behind."""
     transaction = session.transaction()
     await transaction.start()
     await claim_granted(session, "k", "first")
     claiming = asyncio.create_task(acquire(table, "k", ttl=TTL, heartbeat=BEAT, grace=GRACE))
-    await asyncio.sleep(0.4)
+    await travel(4)
+    assert not claiming.done()
     await transaction.rollback()
     with pytest.raises(TimeoutError, match="after its own deadline"):
         await (await claiming).release()
@@ -198,18 +195,19 @@ async def test_claim_that_waited_for_a_first_insert_past_its_deadline_is_given_b
     assert await observe.is_free("k")
 
 
-async def test_claim_answered_in_time_is_handed_over(
-    table: LeaseTable,  # noqa: ARG001
-    make_pool: MakePool,
-    proxy: Proxy,
-) -> None:
+@pytest.mark.usefixtures("table")
+async def test_claim_answered_in_time_is_handed_over(make_pool: MakePool, proxy: Proxy, travel: Travel) -> None:
     """A slow answer within the deadline is a lease, whose trust counts from before it was asked for."""
     pool = await warm_pool(make_pool, proxy)
     proxy.forget()
-    proxy.delay_replies = 0.1
-    held = await acquire(pool, "k", ttl=TTL, heartbeat=BEAT, grace=GRACE)
-    assert held.is_held
-    assert held.remaining < 0.92
-    assert proxy.count(CLAIM) == 1
+    proxy.delay_replies = 3
+    claiming = asyncio.create_task(acquire(pool, "k", ttl=TTL, heartbeat=BEAT, grace=40))
+    await travel(1)
+    # Of this answer, which is under way, and of no other.
     proxy.delay_replies = 0.0
+    assert await travel.until(claiming.done, within=20) > 1
+    held = await claiming
+    assert held.is_held
+    assert held.remaining <= TTL - 3
+    assert proxy.count(CLAIM) == 1
     await held.release()

@@ -49,31 +49,35 @@ async def live(table: LeaseTable, key: str) -> None:
     await again.release()
 
 
-async def test_name_of_a_table_is_safe_whatever_it_is(pool: Pool, dsn: str) -> None:
-    """A table of each name is made under exactly this name, and holds a lease."""
-    for name in NAMES:
-        table = LeaseTable(pool, name)
-        await live(table, "lease")
-        assert table.name == quote_name("public", name)
-        async with observing(dsn, table.name) as observe:
-            assert await observe.fence("lease") == 2
-    made = await pool.fetch(
-        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-    )
-    assert sorted(row[0] for row in made) == sorted(NAMES)
-
-
-async def test_name_of_a_schema_is_safe_whatever_it_is(pool: Pool) -> None:
-    """A schema of each name is made with the table in it, and nothing is made anywhere else."""
-    for name in NAMES:
-        table = LeaseTable(pool, name, schema=name)
-        await live(table, name)
-        assert table.name == quote_name(name, name)
-    made = await pool.fetch(
+async def made(pool: Pool) -> list[tuple[str, str]]:
+    """Return schema and name of each table there is."""
+    records = await pool.fetch(
         "SELECT nspname, relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
         " WHERE relkind = 'r' AND nspname <> 'information_schema' AND nspname NOT LIKE 'pg\\_%'"
     )
-    assert sorted(map(tuple, made)) == sorted((name, name) for name in NAMES)
+    return [(record[0], record[1]) for record in records]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_name_of_a_table_is_safe_whatever_it_is(pool: Pool, dsn: str, name: str) -> None:
+    """A table of each name is made under exactly this name, and holds a lease."""
+    table = LeaseTable(pool, name)
+    await live(table, "lease")
+    assert table.name == quote_name("public", name)
+    async with observing(dsn, table.name) as observe:
+        assert await observe.fence("lease") == 2
+    assert await made(pool) == [("public", name)]
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "LEASE", "ünïcödé→😀", "n" * 63, r"\g<0>\1$1 %s {}", '"; DROP TABLE lease; --']
+)
+async def test_name_of_a_schema_is_safe_whatever_it_is(pool: Pool, name: str) -> None:
+    """A schema of each name is made with the table in it, and nothing is made anywhere else."""
+    table = LeaseTable(pool, name, schema=name)
+    await live(table, name)
+    assert table.name == quote_name(name, name)
+    assert await made(pool) == [(name, name)]
 
 
 async def test_tables_of_two_names_know_nothing_of_each_other(pool: Pool) -> None:
