@@ -220,18 +220,18 @@ async def test_release_whose_reply_was_lost_is_no_failure_and_spares_the_success
     others = LeaseTable(await make_pool())
     holder = "app" if successor == "app" else None
     if successor is None:
-        held = await acquire(stage.pool, KEY, ttl=30, observer=told)
-        await travel.through(held.release(), within=4)
+        held = await acquire(stage.pool, KEY, ttl=300, observer=told)
+        await travel.through(held.release(), within=30)
         assert await observe.is_free(KEY)
     else:
-        held = await acquire(stage.pool, KEY, ttl=30, holder=holder, observer=told)
+        held = await acquire(stage.pool, KEY, ttl=300, holder=holder, observer=told)
         leaving = asyncio.create_task(held.release())
-        await travel.until(drops[0].happened.is_set, within=4)
-        async with await acquire(others, KEY, ttl=30, holder=holder) as next_one:
-            await travel.through(leaving, within=4)
+        await travel.until(drops[0].happened.is_set, within=30)
+        async with await acquire(others, KEY, ttl=300, holder=holder) as next_one:
+            await travel.through(leaving, within=30)
             assert next_one.fence == 2
             assert not next_one.joined
             await next_one.verify()
-    await travel.until(lambda: told.of(Released), within=10)
+    await travel.until(lambda: told.of(Released), within=30)
     assert not told.of(ReleaseFailed)
     assert [drop.happened.is_set() for drop in drops] == [True] * lost
