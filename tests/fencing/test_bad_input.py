@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import threading
+from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
@@ -32,6 +34,15 @@ async def use(held: Lease, connection: object, by: str, **options: object) -> No
             pytest.fail("the body must not begin")
 
 
+async def refusal(work: Awaitable[None]) -> str:
+    """Return the type and the text of the error with which something is refused."""
+    try:
+        await work
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "not refused"
+
+
 def around(connection: Connection | PooledConnection, by: str) -> AbstractAsyncContextManager[object]:
     """Open the transaction that a guard needs, and a transaction must not have."""
     return connection.transaction() if by == "guard" else nullcontext()
@@ -41,9 +52,11 @@ def around(connection: Connection | PooledConnection, by: str) -> AbstractAsyncC
 async def test_what_is_no_connection_is_refused(pool: Pool, connection: Connection, by: str) -> None:
     """The error names the type, and what is wanted."""
     held = await acquire(pool, KEY)
-    for thing in (pool, None, connection.cursor("SELECT 1"), pool.acquire(), "postgresql://localhost"):
-        with pytest.raises(TypeError, match=f"must be a connection.*not {type(thing).__name__}"):
-            await use(held, thing, by)
+    things = (pool, None, connection.cursor("SELECT 1"), pool.acquire(), "postgresql://localhost")
+    said = {type(thing).__name__: await refusal(use(held, thing, by)) for thing in things}
+    assert [
+        name for name in said if not re.match(f"TypeError: .*must be a connection.*not {name}", said[name])
+    ] == [], said
     await held.release()
 
 
@@ -84,10 +97,12 @@ async def test_connection_of_another_loop_is_refused(pool: Pool, dsn: str, by: s
     thread = threading.Thread(target=run, args=(elsewhere(),))
     thread.start()
     await asyncio.to_thread(ready.wait)
-    with pytest.raises(RuntimeError, match="belongs to another event loop"):
-        await use(held, made[0], by)
-    done.set()
-    await asyncio.to_thread(thread.join)
+    try:
+        with pytest.raises(RuntimeError, match="belongs to another event loop"):
+            await use(held, made[0], by)
+    finally:
+        done.set()
+        await asyncio.to_thread(thread.join)
     await held.release()
 
 
@@ -211,10 +226,11 @@ async def test_lease_of_another_loop_is_refused(pool: Pool, dsn: str, by: str) -
 async def test_isolation_that_there_is_not_is_refused(pool: Pool, connection: Connection) -> None:
     """The error names those that there are."""
     held = await acquire(pool, KEY)
-    for isolation in ("snapshot", "read uncommitted", "READ_COMMITTED", "", 1, ["serializable"]):
-        with pytest.raises(ValueError, match="isolation must be None or one of 'read_committed', "):
-            await use(held, connection, "transaction", isolation=isolation)
-        assert not connection.is_in_transaction()
+    wrong = ("snapshot", "read uncommitted", "READ_COMMITTED", "", 1, ["serializable"])
+    said = {str(value): await refusal(use(held, connection, "transaction", isolation=value)) for value in wrong}
+    expected = "ValueError: isolation must be None or one of 'read_committed', "
+    assert [value for value in said if not said[value].startswith(expected)] == [], said
+    assert not connection.is_in_transaction()
     await held.release()
 
 
@@ -236,8 +252,8 @@ VALUES: list[tuple[object, type[Exception]]] = [
 async def test_idle_timeout_that_the_server_cannot_have_is_refused(pool: Pool, connection: Connection) -> None:
     """The error names the argument and its bounds, before anything is sent."""
     held = await acquire(pool, KEY)
-    for value, error in VALUES:
-        with pytest.raises(error, match="idle_timeout must be"):
-            await use(held, connection, "transaction", idle_timeout=value)
-        assert not connection.is_in_transaction()
+    said = [await refusal(use(held, connection, "transaction", idle_timeout=value)) for value, _ in VALUES]
+    expected = [f"{error.__name__}: idle_timeout must be" for _, error in VALUES]
+    assert [text[: len(start)] for text, start in zip(said, expected, strict=True)] == expected
+    assert not connection.is_in_transaction()
     await held.release()

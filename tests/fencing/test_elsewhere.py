@@ -40,6 +40,7 @@ async def test_connection_to_another_database_is_refused(pool: Pool, other_dsn: 
     await held.release()
 
 
+@pytest.mark.slow("starts a second server")
 @BOTH
 async def test_connection_to_another_server_is_refused(
     make_pool: MakePool, own_server: EmbeddedServer, server: Server, by: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from importlib.resources import files
 
 import asyncpg
@@ -13,45 +12,51 @@ from asyncpg_lease import LeaseLostError, LeaseUnavailableError, acquire, lease
 from tests.conftest import MakePool
 from tests.fencing.test_stopped_clients import sessions
 from tests.fencing.writing import KEY, is_shut, write, written
+from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 from tests.support.typing import Connection, Pool
 
 
-@pytest.mark.parametrize("phase", ["begin", "commit"])
-async def test_block_that_is_cancelled_on_a_frozen_link_is_left_in_bounded_time(
-    pool: Pool, make_pool: MakePool, proxy: Proxy, observe: Observer, phase: str
+@pytest.mark.parametrize("phase", ["question", "begin", "commit"])
+async def test_block_that_is_cancelled_on_a_frozen_link_is_left_in_bounded_time(  # noqa: PLR0917
+    pool: Pool, make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, phase: str
 ) -> None:
-    """A BEGIN or COMMIT that is never answered keeps neither the job nor its key, also on a pool's connection."""
+    """A question, BEGIN or COMMIT that is never answered keeps neither the job nor its key, on a pool either."""
     frozen = await make_pool(proxy.dsn, min_size=1, max_size=1)
     reached = asyncio.Event()
 
     def freeze() -> None:
         proxy.freeze()
+        proxy.forget()
         reached.set()
 
     async def job() -> None:
-        async with lease(pool, KEY, ttl=2) as held, frozen.acquire() as connection:
+        async with lease(pool, KEY, ttl=60) as held, frozen.acquire() as connection:
             if phase == "begin":
+                # The first transaction on a connection asks which database it leads to.
+                async with held.transaction(connection):
+                    pass
+            if phase != "commit":
                 freeze()
             async with held.transaction(connection):
                 freeze()
 
     task = asyncio.create_task(job())
-    await reached.wait()
-    await asyncio.sleep(0.2)
-    task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=5)
-    free = await observe.is_free(KEY)
-    proxy.thaw()
-    await asyncio.wait({task})
-    assert done
-    assert free
+    try:
+        await reached.wait()
+        await until(lambda: proxy.bytes_from_client)
+        task.cancel()
+        await travel.until(task.done, within=5)
+        assert await observe.is_free(KEY)
+    finally:
+        proxy.thaw()
     assert task.cancelled()
 
 
 async def test_commit_that_is_cancelled_on_a_frozen_link_closes_the_connection(
-    pool: Pool, proxy: Proxy, observe: Observer
+    pool: Pool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """What became of it is unknown; the connection is closed, so that no open transaction is handed on."""
     held = await acquire(pool, KEY)
@@ -63,10 +68,9 @@ async def test_commit_that_is_cancelled_on_a_frozen_link_closes_the_connection(
             proxy.freeze()
 
     task = asyncio.create_task(job())
-    await proxy.wait_for("INSERT INTO journal")
-    await asyncio.sleep(0.2)
+    await proxy.wait_for("COMMIT")
     task.cancel()
-    await asyncio.wait({task})
+    await travel.until(task.done, within=5)
     closed = frozen.is_closed()
     proxy.thaw()
     await held.release()
@@ -83,7 +87,7 @@ async def test_begin_that_is_cancelled_leaves_no_transaction_open(pool: Pool, pr
     async with held.transaction(slow):
         pass
     proxy.forget()
-    proxy.delay_replies = 0.2
+    proxy.delay_replies = 5
     enter = asyncio.ensure_future(held.transaction(slow).__aenter__())
     await proxy.wait_for("BEGIN")
     enter.cancel()
@@ -106,7 +110,7 @@ async def test_transaction_after_a_begin_of_the_drivers_own_that_was_cut_off_is_
     async with held.transaction(slow):
         pass
     proxy.forget()
-    proxy.delay_replies = 0.2
+    proxy.delay_replies = 5
     begin = asyncio.ensure_future(slow.transaction().start())
     await proxy.wait_for("BEGIN")
     begin.cancel()
@@ -186,41 +190,51 @@ async def test_handle_of_the_same_holder_joins_during_a_guarded_transaction(pool
         assert await is_shut(pool)
 
 
-async def test_guard_after_a_cancelled_commit_is_refused(make_pool: MakePool, pool: Pool, proxy: Proxy) -> None:
+async def test_guard_after_a_cancelled_commit_is_refused(
+    make_pool: MakePool, pool: Pool, proxy: Proxy, travel: Travel
+) -> None:
     """The driver says that a transaction is open until the COMMIT is answered; a guard would end with its statement."""
     held = await acquire(pool, KEY)
     slow = await make_pool(proxy.dsn, min_size=1, max_size=1)
     async with slow.acquire() as connection:
         await connection.execute("BEGIN")
         await held.guard(connection)
-        proxy.delay_replies = 0.1
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await connection.execute("COMMIT")
-        assert connection.is_in_transaction()
-        (outcome,) = await asyncio.gather(held.guard(connection), return_exceptions=True)
+        proxy.delay_replies = 10
+        commit = asyncio.create_task(connection.execute("COMMIT"))
+        await travel(5)
         proxy.delay_replies = 0
+        commit.cancel()
+        await asyncio.wait({commit})
+        assert connection.is_in_transaction()
+        (outcome,) = await travel.through(asyncio.gather(held.guard(connection), return_exceptions=True), within=60)
     await held.release()
     assert isinstance(outcome, RuntimeError)
 
 
 async def test_body_that_is_told_of_a_loss_in_a_transaction_is_left_within_its_grace(
-    make_pool: MakePool, proxy: Proxy
+    make_pool: MakePool, proxy: Proxy, travel: Travel
 ) -> None:
     """A rollback that is not answered takes half of the grace at most, and the body's clean-up has the other half."""
     frozen = await make_pool(proxy.dsn, min_size=1, max_size=2)
-    told = 0.0
-    with pytest.raises(LeaseLostError):
-        async with lease(frozen, KEY, ttl=1.5, grace=0.1) as held:
+    moved: list[float] = []
+
+    async def job() -> None:
+        async with lease(frozen, KEY, ttl=6, grace=0.6) as held:
             try:
                 async with frozen.acquire() as connection, held.transaction(connection):
                     proxy.freeze()
                     try:
-                        await asyncio.sleep(10)
-                    except asyncio.CancelledError:
-                        told = time.monotonic()
-                        raise
+                        await asyncio.sleep(1000)
+                    finally:
+                        moved.append(travel.moved)
             finally:
-                took = time.monotonic() - told
-    proxy.thaw()
-    assert took < 0.4
+                moved.append(travel.moved)
+
+    try:
+        with pytest.raises(LeaseLostError):
+            await travel.through(job(), within=20)
+    finally:
+        proxy.thaw()
+    told, left = moved
+    # A cancelled rollback has half a second, where the grace is long.
+    assert left - told < 0.4

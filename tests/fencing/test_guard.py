@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from asyncpg_lease import Lease, LeaseLostError, LeaseSnapshotError, acquire, lease
 from asyncpg_lease.events import Lost
 from tests.conftest import MakePool
-from tests.fencing.writing import HARMS, ISOLATIONS, KEY, SNAPSHOT_ISOLATIONS, is_shut, until_waiting, write, written
+from tests.fencing.writing import HARMS, ISOLATIONS, KEY, SNAPSHOT_ISOLATIONS, is_shut, write, written
 from tests.support.leasing import Recorder
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 from tests.support.typing import Connection, Pool
 
 GUARD = "guarded AS"
@@ -100,8 +102,7 @@ async def test_guard_is_undone_by_an_older_savepoint_alone(
     await again.release()
 
 
-async def _renew(held: Lease, observe: Observer) -> None:
-    assert observe.table
+async def _renew(held: Lease, _observe: Observer) -> None:
     await held.renew()
 
 
@@ -123,16 +124,16 @@ async def _delete(held: Lease, observe: Observer) -> None:
     await observe.connection.execute("DELETE FROM lease WHERE key = $1", held.key)
 
 
-CHANGES = [_renew, _release_by_hand, _take_over, _take_over_by_a_claim, _delete]
+Change = Callable[[Lease, Observer], Awaitable[None]]
+CHANGES: list[Change] = [_renew, _release_by_hand, _take_over, _take_over_by_a_claim, _delete]
 
 
 @pytest.mark.parametrize("isolation", SNAPSHOT_ISOLATIONS)
 @pytest.mark.parametrize("change", CHANGES)
 async def test_guard_in_a_snapshot_older_than_the_row_says_so(
-    pool: Pool, connection: Connection, observe: Observer, isolation: str, change: object
+    pool: Pool, connection: Connection, observe: Observer, isolation: str, change: Change
 ) -> None:
     """What changed since the snapshot cannot be judged: neither a pass, nor a loss."""
-    assert callable(change)
     held = await acquire(pool, KEY, ttl=30)
     with pytest.raises(LeaseSnapshotError) as caught:
         async with connection.transaction(isolation=isolation):  # type: ignore[arg-type]
@@ -169,12 +170,13 @@ async def test_guard_with_the_row_run_out_in_its_snapshot_alone_is_no_loss(
 ) -> None:
     """A renewal since the snapshot may be what the snapshot lacks: its own expiry is no evidence."""
     held = await acquire(pool, KEY, ttl=30)
-    await observe.shift(KEY, -29.7)
+    await observe.shift(KEY, -31)
     with pytest.raises(LeaseSnapshotError):
         async with connection.transaction(isolation="repeatable_read"):
             await connection.fetch("SELECT 1")
+            # As if it had run out in the snapshot only after it was renewed.
+            await observe.shift(KEY, 31)
             await held.renew()
-            await asyncio.sleep(0.4)
             await held.guard(connection)
     assert held.lost is None
     await held.release()
@@ -208,7 +210,7 @@ async def test_guard_waits_in_an_old_snapshot_for_a_change_under_way(
     async with observe.locked(KEY, "NO KEY UPDATE") as foreign:
         await Observer(foreign, observe.dsn).shift(KEY, 1)
         task = asyncio.create_task(guarded())
-        await until_waiting(observe)
+        await observe.until_waiting()
     with pytest.raises(LeaseSnapshotError):
         await task
     await held.release()
@@ -226,7 +228,7 @@ async def test_guard_that_waited_for_a_take_over_is_a_loss(
 
     async with observe.locked(KEY) as foreign:
         task = asyncio.create_task(guarded())
-        await until_waiting(observe)
+        await observe.until_waiting()
         await Observer(foreign, observe.dsn).hand_over(KEY)
     with pytest.raises(LeaseLostError) as caught:
         await task
@@ -234,7 +236,7 @@ async def test_guard_that_waited_for_a_take_over_is_a_loss(
 
 
 async def test_guard_of_a_tenure_that_came_back_to_life_is_no_loss(
-    pool: Pool, proxy: Proxy, make_pool: MakePool, observe: Observer
+    pool: Pool, proxy: Proxy, make_pool: MakePool, observe: Observer, travel: Travel
 ) -> None:
     """Where a second look finds live what the check did not, neither is evidence."""
     held = await acquire(pool, KEY, ttl=30)
@@ -250,24 +252,25 @@ async def test_guard_of_a_tenure_that_came_back_to_life_is_no_loss(
 
         await _release_by_hand(held, observe)
         proxy.forget()
-        proxy.delay_replies = 0.3
+        proxy.delay_replies = 4
         task = asyncio.create_task(guarded())
-        await proxy.wait_for(GUARD)
-        await asyncio.sleep(0.15)
+        await travel.until(lambda: proxy.count(GUARD), within=10)
+        # The check is done, and its answer under way.
+        await travel(1)
         await observe.connection.execute("UPDATE lease SET released_at = NULL")
         with pytest.raises(LeaseSnapshotError):
-            await task
+            await travel.through(task, within=20)
         proxy.delay_replies = 0
     assert held.lost is None
     await held.release()
 
 
 @pytest.mark.parametrize("isolation", SNAPSHOT_ISOLATIONS)
-async def test_transaction_whose_check_is_parsed_before_a_renewal_is_no_loss(
-    pool: Pool, proxy: Proxy, make_pool: MakePool, observe: Observer, isolation: str
+async def test_transaction_whose_check_is_parsed_before_a_renewal_is_no_loss(  # noqa: PLR0917
+    pool: Pool, proxy: Proxy, make_pool: MakePool, observe: Observer, travel: Travel, isolation: str
 ) -> None:
     """On a new connection the snapshot is of a round trip before the check: an expiry in it is no evidence."""
-    held = await acquire(pool, KEY, ttl=30)
+    held = await acquire(pool, KEY, ttl=300)
     slow = await make_pool(proxy.dsn)
     async with slow.acquire() as connection:
 
@@ -275,18 +278,18 @@ async def test_transaction_whose_check_is_parsed_before_a_renewal_is_no_loss(
             async with held.transaction(connection, isolation=isolation):  # type: ignore[arg-type]
                 pass
 
-        await observe.shift(KEY, -28)
-        proxy.delay_replies = 0.2
+        async def is_parsed() -> bool:
+            return bool(await observe.connection.fetchval(PARSED, connection.get_server_pid()))
+
+        await observe.shift(KEY, -301)
+        proxy.delay_replies = 4
         task = asyncio.create_task(guarded())
-        async with asyncio.timeout(5):
-            while not await observe.connection.fetchval(PARSED, connection.get_server_pid()):
-                await asyncio.sleep(0.01)
-        proxy.freeze()
+        await travel.until(is_parsed, within=50, rows=False)
+        # As if it had run out in the snapshot only after it was renewed.
+        await observe.shift(KEY, 301)
         await held.renew()
-        await asyncio.sleep(2.2)
-        proxy.thaw()
         with pytest.raises(LeaseSnapshotError):
-            await task
+            await travel.through(task, within=100, rows=False)
         proxy.delay_replies = 0
         await guarded()
     assert held.lost is None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from importlib.resources import files
 
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseTable, acquire, lease
-from tests.fencing.writing import HARMS, ISOLATIONS, KEY, SNAPSHOT_ISOLATIONS, is_shut, until_waiting
+from asyncpg_lease import Lease, LeaseTable, acquire, lease
+from tests.fencing.writing import HARMS, ISOLATIONS, KEY, SNAPSHOT_ISOLATIONS, is_shut, run_out_while_waited
 from tests.support.observe import Observer
 from tests.support.typing import Connection, Pool
 
@@ -33,15 +32,17 @@ def state_of(error: BaseException) -> str | None:
 # lease_assert_held -------------------------------------------------------------------------------
 
 
-async def test_assertion_finds_a_table_of_another_name_where_the_file_says_so(pool: Pool, observe: Observer) -> None:
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_assertion_finds_a_table_of_another_name_where_the_file_says_so(
+    pool: Pool, observe: Observer, isolation: str
+) -> None:
     """The name after FROM and INTO is the lease table's."""
     table = LeaseTable(pool, "jobs", schema="public")
     await table.create()
     await observe.connection.execute(re.sub(r"\b(FROM|INTO) lease\b", r"\1 jobs", SQL))
     held = await acquire(table, KEY)
-    for isolation in ISOLATIONS:
-        async with observe.connection.transaction(isolation=isolation):  # type: ignore[arg-type]
-            await observe.connection.execute(ASSERT, KEY, held.holder, held.fence)
+    async with observe.connection.transaction(isolation=isolation):  # type: ignore[arg-type]
+        await observe.connection.execute(ASSERT, KEY, held.holder, held.fence)
     await held.release()
     with pytest.raises(asyncpg.PostgresError, match="is not held") as caught:
         await observe.connection.execute(ASSERT, KEY, held.holder, held.fence)
@@ -94,12 +95,14 @@ async def test_assertion_of_what_is_no_tenure_fails(
     connection: Connection, pool: Pool, arguments: tuple[object, ...]
 ) -> None:
     """A null in place of the key, the holder or the fence is no tenure either."""
+    states = {}
     async with lease(pool, KEY, holder="h"):
         for isolation in ISOLATIONS:
             with pytest.raises(asyncpg.PostgresError) as caught:
                 async with connection.transaction(isolation=isolation):  # type: ignore[arg-type]
                     await connection.execute(ASSERT, *arguments)
-            assert state_of(caught.value) == NOT_HELD
+            states[isolation] = state_of(caught.value)
+    assert states == dict.fromkeys(ISOLATIONS, NOT_HELD)
 
 
 @pytest.mark.parametrize("isolation", SNAPSHOT_ISOLATIONS)
@@ -110,7 +113,7 @@ async def test_assertion_in_an_old_snapshot_fails_as_a_conflict(
     """What changed since the snapshot is a serialization failure: neither a pass, nor a loss."""
     held = None if change == "first claim" else await acquire(pool, KEY, ttl=30)
     if change == "expiry in it alone":
-        await observe.shift(KEY, -29.7)
+        await observe.shift(KEY, -31)
     with pytest.raises(asyncpg.SerializationError):
         async with connection.transaction(isolation=isolation):  # type: ignore[arg-type]
             await connection.fetch("SELECT 1")
@@ -124,8 +127,9 @@ async def test_assertion_in_an_old_snapshot_fails_as_a_conflict(
             elif change == "deletion":
                 await observe.connection.execute("DELETE FROM lease")
             elif change == "expiry in it alone":
+                # As if it had run out in the snapshot only after it was renewed.
+                await observe.shift(KEY, 31)
                 await held.renew()
-                await asyncio.sleep(0.4)
             await connection.execute(ASSERT, KEY, held.holder, held.fence)
     assert held is not None
     await held.release()
@@ -136,17 +140,12 @@ async def test_assertion_that_waited_past_the_expiry_fails(
     pool: Pool, connection: Connection, observe: Observer, isolation: str
 ) -> None:
     """What was live before the wait for a lock may have run out after it."""
-    held = await acquire(pool, KEY, ttl=30)
-    await observe.shift(KEY, -29.2)
 
-    async def guarded() -> None:
+    async def guarded(held: Lease) -> None:
         async with connection.transaction(isolation=isolation):  # type: ignore[arg-type]
             await connection.execute(ASSERT, KEY, held.holder, held.fence)
 
-    async with observe.locked(KEY):
-        task = asyncio.create_task(guarded())
-        await until_waiting(observe)
-        await observe.until_free(KEY, within=2)
+    held, task = await run_out_while_waited(pool, observe, guarded)
     with pytest.raises(asyncpg.PostgresError) as caught:
         await task
     assert state_of(caught.value) == NOT_HELD
@@ -178,9 +177,11 @@ async def test_functions_find_the_table_where_they_were_made(connection: Connect
         " INSERT INTO jobs.lease VALUES ('job', 'h', 3, now(), 'infinity');"
         f" SET search_path = jobs; {SQL}"
     )
+    states = {}
     for path in ("public", "pg_catalog", "jobs"):
         await connection.execute(f"SET search_path = {path}")
         await connection.execute("SELECT jobs.lease_assert_held('job', 'h', 3)")
         with pytest.raises(asyncpg.PostgresError) as caught:
             await connection.execute("SELECT public.lease_assert_held('job', 'h', 3)")
-        assert state_of(caught.value) == NOT_HELD
+        states[path] = state_of(caught.value)
+    assert states == dict.fromkeys(("public", "pg_catalog", "jobs"), NOT_HELD)

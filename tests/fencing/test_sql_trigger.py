@@ -16,7 +16,7 @@ FENCED = (
 )
 
 
-async def refused(connection: Connection, statement: str, *arguments: object) -> asyncpg.PostgresError:
+async def expect_refusal(connection: Connection, statement: str, *arguments: object) -> asyncpg.PostgresError:
     """Run a statement that the trigger must refuse, and return its error."""
     with pytest.raises(asyncpg.PostgresError) as caught:
         await connection.execute(statement, *arguments)
@@ -40,7 +40,7 @@ async def test_trigger_refuses_a_lower_fence_and_no_other(fenced: Connection) ->
     """One tenure writes many times, a later one after it, an earlier one never again."""
     await fenced.execute("UPDATE page SET body = 'again', last_fence = 5")
     await fenced.execute("UPDATE page SET body = 'later', last_fence = 6")
-    error = await refused(fenced, "UPDATE page SET body = 'stale', last_fence = 5")
+    error = await expect_refusal(fenced, "UPDATE page SET body = 'stale', last_fence = 5")
     assert str(error).startswith("stale fence 5 for page: fence 6 has written already")
     assert error.detail == "Key (id)=(1)."
     (row,) = await fenced.fetch("SELECT body, last_fence, length FROM page")
@@ -49,12 +49,12 @@ async def test_trigger_refuses_a_lower_fence_and_no_other(fenced: Connection) ->
 
 async def test_trigger_refuses_a_write_without_a_fence(fenced: Connection) -> None:
     """A null would let everybody in after it."""
-    error = await refused(fenced, "UPDATE page SET last_fence = NULL")
+    error = await expect_refusal(fenced, "UPDATE page SET last_fence = NULL")
     assert (str(error).splitlines()[0], error.hint) == (
         "no fence for page: last_fence is not set",
         "Set it to the fence of the lease.",
     )
-    await refused(fenced, "INSERT INTO page VALUES (2, 'none', NULL)")
+    await expect_refusal(fenced, "INSERT INTO page VALUES (2, 'none', NULL)")
     await fenced.execute("ALTER TABLE page DISABLE TRIGGER fenced; UPDATE page SET last_fence = NULL")
     await fenced.execute("ALTER TABLE page ENABLE TRIGGER fenced; UPDATE page SET last_fence = 1")
 
@@ -65,7 +65,7 @@ async def test_trigger_with_key_columns_refuses_a_stale_upsert_and_copy(fenced: 
         "INSERT INTO page VALUES (1, $1, $2) ON CONFLICT (id) DO UPDATE"
         " SET body = excluded.body, last_fence = excluded.last_fence"
     )
-    await refused(fenced, upsert, "stale", 4)
+    await expect_refusal(fenced, upsert, "stale", 4)
     await fenced.execute(upsert, "later", 6)
     with pytest.raises(asyncpg.PostgresError) as caught:
         await fenced.copy_records_to_table("page", records=[(1, "stale", 5)], columns=["id", "body", "last_fence"])
@@ -83,7 +83,7 @@ async def test_trigger_without_key_columns_refuses_a_stale_upsert(observe: Obser
     )
     upsert = "INSERT INTO page VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET last_fence = excluded.last_fence"
     await connection.execute(upsert, 5)
-    await refused(connection, upsert, 4)
+    await expect_refusal(connection, upsert, 4)
     await connection.execute(upsert, 5)
 
 
@@ -95,9 +95,9 @@ async def test_trigger_on_a_history_refuses_a_new_row_of_a_stale_fence(observe: 
         + FENCED.format("history", "'fence', 'the Key', 'part'")
         + "; INSERT INTO history VALUES ('a', 1, 5), ('b', 1, 9), ('a', 2, 9)"
     )
-    await refused(connection, "INSERT INTO history VALUES ('a', 1, 4)")
+    await expect_refusal(connection, "INSERT INTO history VALUES ('a', 1, 4)")
     await connection.execute("INSERT INTO history VALUES ('a', 1, 5), ('a', 1, 6)")
-    await refused(connection, "INSERT INTO history VALUES ('a', 1, 5)")
+    await expect_refusal(connection, "INSERT INTO history VALUES ('a', 1, 5)")
 
 
 async def test_trigger_on_a_partitioned_table_works_in_each_partition(observe: Observer) -> None:
@@ -110,10 +110,10 @@ async def test_trigger_on_a_partitioned_table_works_in_each_partition(observe: O
         + FENCED.format("page", "'last_fence', 'id'")
         + "; INSERT INTO page VALUES (1, 5), (11, 5)"
     )
-    await refused(connection, "UPDATE page SET last_fence = 4 WHERE id = 11")
-    await refused(connection, "INSERT INTO page VALUES (1, 4)")
+    await expect_refusal(connection, "UPDATE page SET last_fence = 4 WHERE id = 11")
+    await expect_refusal(connection, "INSERT INTO page VALUES (1, 4)")
     await connection.execute("UPDATE page SET id = 12, last_fence = 6 WHERE id = 1")
-    await refused(connection, "UPDATE page SET id = 2, last_fence = 5 WHERE id = 12")
+    await expect_refusal(connection, "UPDATE page SET id = 2, last_fence = 5 WHERE id = 12")
 
 
 async def test_trigger_passes_an_update_that_leaves_the_fence_alone(fenced: Connection) -> None:
@@ -150,15 +150,15 @@ async def test_trigger_names_the_row_by_its_key_and_shows_nothing_else(observe: 
         + FENCED.format("page", "'last_fence'")
         + "; INSERT INTO page VALUES ('s', 'a', 1, 5)"
     )
-    error = await refused(connection, "UPDATE page SET last_fence = 4")
+    error = await expect_refusal(connection, "UPDATE page SET last_fence = 4")
     assert error.detail == "Key (site, id)=(a, 1)."
     await connection.execute("ALTER TABLE page DROP CONSTRAINT page_pkey")
-    error = await refused(connection, "UPDATE page SET last_fence = 4")
+    error = await expect_refusal(connection, "UPDATE page SET last_fence = 4")
     assert error.detail == "Key ()=()."
 
 
 async def test_trigger_works_under_any_search_path_of_the_writer(fenced: Connection) -> None:
     """It finds the table that it is on by number, not by name."""
     await fenced.execute("SET search_path = pg_catalog")
-    error = await refused(fenced, "INSERT INTO public.page VALUES (1, 'stale', 4)")
+    error = await expect_refusal(fenced, "INSERT INTO public.page VALUES (1, 'stale', 4)")
     assert "page" in str(error)

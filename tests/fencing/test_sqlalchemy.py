@@ -267,8 +267,12 @@ async def test_guard_on_another_driver_is_refused(
 async def test_guard_of_something_else_is_refused(engine: AsyncEngine, dsn: str, held: Lease) -> None:
     """A sync session, an engine, or nothing at all is refused, and said what it is."""
     sync = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
+    said = {}
     with Session(sync) as session:
         for wrong in (session, engine, sync, held, None):
-            with pytest.raises(TypeError, match=f"not {type(wrong).__name__}"):
+            with pytest.raises(TypeError) as caught:
                 await guard(held, wrong)  # type: ignore[arg-type]
+            said[type(wrong).__name__] = str(caught.value)
     sync.dispose()
+    assert len(said) == 5
+    assert [name for name in said if f"not {name}" not in said[name]] == [], said

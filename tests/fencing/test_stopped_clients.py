@@ -20,11 +20,14 @@ from tests.support.typing import Pool, Record
 pytestmark = pytest.mark.usefixtures("table")
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "fencing.md"
+COPIED = "SELECT tuples_processed > 0 FROM pg_stat_progress_copy WHERE pid = $1"
 WORK = {
     "works": "SELECT pg_sleep(60)",
     "sends": "SELECT repeat('x', 1000000) FROM generate_series(1, 100000)",
 }
 FIRST_WITH_TRANSACTION_TIMEOUT = 17
+
+stops_a_process = pytest.mark.slow("a process is stopped, and the server ends its session after seconds")
 
 
 async def hold_a_guard(dsn: str, doing: str, setting: str) -> None:
@@ -38,7 +41,7 @@ async def hold_a_guard(dsn: str, doing: str, setting: str) -> None:
         asyncpg.create_pool(dsn, min_size=2, max_size=2) as pool,
         await acquire(pool, "report", ttl=60, holder="stopped") as held,
         pool.acquire() as connection,
-        held.transaction(connection, idle_timeout=1),
+        held.transaction(connection, idle_timeout=2),
     ):
         await connection.execute(setting)
         emit(pid=connection.get_server_pid())
@@ -70,9 +73,9 @@ async def stopped(spawn: Spawn, observe: Observer, doing: str, setting: str) -> 
             (states.get(doing, "active"), waits[doing])
         ]:
             await asyncio.sleep(0.01)
-    if doing == "reads":
         # The same pair of words is there for a moment while COPY begins.
-        await asyncio.sleep(0.1)
+        while doing == "reads" and not await observe.connection.fetchval(COPIED, pid):
+            await asyncio.sleep(0.01)
     child.signal(signal.SIGSTOP)
     return child, pid
 
@@ -88,6 +91,7 @@ async def gone_within(observe: Observer, seconds: float) -> bool:
     return True
 
 
+@stops_a_process
 async def test_stopped_client_whose_session_is_idle_is_ended_by_the_guards_own_timeout(
     spawn: Spawn, observe: Observer
 ) -> None:
@@ -96,24 +100,27 @@ async def test_stopped_client_whose_session_is_idle_is_ended_by_the_guards_own_t
     assert await gone_within(observe, 15)
 
 
+@stops_a_process
 async def test_stopped_client_whose_session_works_is_ended_by_a_limit_of_time(spawn: Spawn, observe: Observer) -> None:
     """A statement that the server works on is ended by statement_timeout, and from 17 on by transaction_timeout."""
     settings = ["statement_timeout"]
     if observe.connection.get_server_version().major >= FIRST_WITH_TRANSACTION_TIMEOUT:
         settings.append("transaction_timeout")
     for setting in settings:
-        await stopped(spawn, observe, "works", f"SET LOCAL {setting} = '1s'")
+        await stopped(spawn, observe, "works", f"SET LOCAL {setting} = '2s'")
         assert await gone_within(observe, 15)
         await observe.expire("report")
 
 
+@stops_a_process
 @pytest.mark.skipif(sys.platform != "linux", reason="tcp_user_timeout is Linux's")
 async def test_stopped_client_that_takes_no_rows_is_ended_by_tcp_user_timeout(spawn: Spawn, observe: Observer) -> None:
     """A session that waits for its client to take rows is ended by the time for which TCP may make no progress."""
-    await stopped(spawn, observe, "sends", "SET tcp_user_timeout = '1s'")
+    await stopped(spawn, observe, "sends", "SET tcp_user_timeout = '2s'")
     assert await gone_within(observe, 15)
 
 
+@stops_a_process
 @pytest.mark.parametrize("doing", ["sends", "reads"])
 async def test_stopped_client_that_is_waited_for_is_ended_by_an_operator_alone(
     spawn: Spawn, observe: Observer, pool: Pool, doing: str
@@ -123,7 +130,7 @@ async def test_stopped_client_that_is_waited_for_is_ended_by_an_operator_alone(
     if observe.connection.get_server_version().major >= FIRST_WITH_TRANSACTION_TIMEOUT:
         limits += "; SET LOCAL transaction_timeout = '2s'"
     _, pid = await stopped(spawn, observe, doing, limits)
-    assert not await gone_within(observe, 3)
+    assert not await gone_within(observe, 4)
     await observe.expire("report")
     assert await try_acquire(pool, "report") is None
     found = await sessions(observe)
