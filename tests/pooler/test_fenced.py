@@ -37,15 +37,17 @@ async def test_idle_timeout_of_a_guard_is_its_own_transactions(table: LeaseTable
     """A setting that stayed with the server connection would end other clients' transactions."""
     limits: list[str] = []
 
+    both = asyncio.Barrier(2)
+
     async def look() -> None:
         async with pool.acquire() as connection, connection.transaction():
             limits.append(await connection.fetchval("SHOW idle_in_transaction_session_timeout"))
-            # So that all of the pooler's server connections are asked.
-            await asyncio.sleep(0.1)
+            # So that all of the pooler's server connections are asked: each of two at once has one.
+            await both.wait()
 
-    async with lease(table, KEY, ttl=6) as held:
+    async with lease(table, KEY, ttl=60) as held:
         for _ in range(3):
             async with pool.acquire() as connection, held.transaction(connection, idle_timeout=5):
                 assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "5s"
-    await asyncio.gather(*(look() for _ in range(4)))
+    await asyncio.gather(*(look() for _ in range(2)))
     assert set(limits) == {"0"}

@@ -15,8 +15,9 @@ from asyncpg_lease import (
     lease,
     try_acquire,
 )
+from asyncpg_lease.events import Waiting
 from tests.conftest import MakePool
-from tests.support.leasing import until
+from tests.support.leasing import Recorder, until
 from tests.support.observe import Observer
 from tests.support.pgbouncer import PgBouncer
 from tests.support.typing import Pool
@@ -24,7 +25,7 @@ from tests.support.typing import Pool
 KEY = "job"
 
 
-async def live(table: LeaseTable, pool: Pool) -> None:
+async def expect_a_life(table: LeaseTable, pool: Pool) -> None:
     """Use every verb once."""
     await table.create()
     await table.verify()
@@ -45,14 +46,14 @@ async def live(table: LeaseTable, pool: Pool) -> None:
 
 async def test_every_verb_works_through_pgbouncer(table: LeaseTable, pool: Pool) -> None:
     """Create, verify, acquire, join, renew, read, refuse and release go through a pooler of transactions."""
-    await live(table, pool)
+    await expect_a_life(table, pool)
 
 
 async def test_life_leaves_nothing_in_the_sessions(
     table: LeaseTable, pool: Pool, pgbouncer: PgBouncer, make_pool: MakePool
 ) -> None:
     """After a whole life no session has a statement, a lock, a channel, a cursor, a table or a setting of ours."""
-    await live(table, pool)
+    await expect_a_life(table, pool)
     looking = await make_pool(pgbouncer.dsn, statement_cache_size=0, min_size=2, max_size=2)
     async with looking.acquire() as one, looking.acquire() as other, one.transaction(), other.transaction():
         # In transactions at once, so each has one of the two server connections.
@@ -81,20 +82,21 @@ async def test_life_leaves_nothing_in_the_sessions(
 async def test_loss_is_noticed_through_pgbouncer(table: LeaseTable, observe: Observer) -> None:
     """A tenure that was taken over is a loss at the next renewal, with the name of who has the key."""
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=3):
+        async with lease(table, KEY, ttl=30, heartbeat=0.05):
             await observe.hand_over(KEY)
-            await asyncio.sleep(10)
+            await asyncio.sleep(30)
     assert (caught.value.reason, caught.value.taken_by) == ("taken_over", "other")
 
 
-async def test_waiting_through_pgbouncer_ends_with_the_key_or_in_time(table: LeaseTable) -> None:
+@pytest.mark.usefixtures("table")
+async def test_waiting_through_pgbouncer_ends_with_the_key_or_in_time(pool: Pool) -> None:
     """A waiter has the key soon after its release, and gives up in time where it is not released."""
-    patient = LeaseTable(table._store.connections.pool, poll=0.05)
+    patient, told = LeaseTable(pool, poll=0.05), Recorder()
     async with lease(patient, KEY, ttl=30) as held:
         with pytest.raises(LeaseTimeoutError):
             await acquire(patient, KEY, wait=0.3)
-        waiter = asyncio.create_task(acquire(patient, KEY, wait=10))
-        await asyncio.sleep(0.2)
+        waiter = asyncio.create_task(acquire(patient, KEY, wait=30, observer=told))
+        await until(lambda: told.of(Waiting))
         assert not waiter.done()
     got = await waiter
     assert got.fence == held.fence + 1
@@ -106,6 +108,8 @@ async def test_create_by_many_clients_at_once_through_pgbouncer_makes_one_table(
 ) -> None:
     """Its lock is the transaction's: eight clients that create on two server connections all succeed."""
     pools = [await make_pool(pgbouncer.dsn, statement_cache_size=0) for _ in range(8)]
-    await asyncio.gather(*(LeaseTable(pool).create() for pool in pools))
-    await LeaseTable(pools[0]).verify()
+    tables = [LeaseTable(pool) for pool in pools]
+    await asyncio.gather(*(table.create() for table in tables))
+    await tables[0].verify()
+    assert [table.name for table in tables] == ['"public"."lease"'] * 8
     await until(lambda: all(pool.get_idle_size() == pool.get_size() for pool in pools))

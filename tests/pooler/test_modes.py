@@ -20,7 +20,7 @@ async def test_session_mode_needs_no_setting(dsn: str, make_pool: MakePool) -> N
     with PgBouncer(dsn, {"pool_mode": "session", "default_pool_size": "4"}) as pgbouncer:
         pool = await make_pool(pgbouncer.dsn)
         await LeaseTable(pool).create()
-        async with lease(pool, KEY, ttl=6, heartbeat=0.2, observer=recorder):
+        async with lease(pool, KEY, ttl=30, heartbeat=0.05, observer=recorder):
             await until(lambda: len(recorder.of(Renewed)) >= 3)
         await pool.close()
     assert recorder.of(RenewFailed) == []
@@ -35,7 +35,7 @@ async def test_statement_mode_serves_all_but_create(dsn: str, make_pool: MakePoo
         await LeaseTable(await make_pool(dsn)).create()
         await LeaseTable(pool).create()
         recorder = Recorder()
-        async with lease(pool, KEY, ttl=6, heartbeat=0.2, observer=recorder):
+        async with lease(pool, KEY, ttl=30, heartbeat=0.05, observer=recorder):
             await until(lambda: len(recorder.of(Renewed)) >= 3)
         assert recorder.of(RenewFailed) == []
         await pool.close()

@@ -17,10 +17,11 @@ from tests.support.processes import Spawn, emit
 async def keep(dsn: str) -> None:
     """Keep a PgBouncer until this process is ended."""
     with PgBouncer(dsn) as pgbouncer:
-        emit(dsn=pgbouncer.dsn, folder=str(pgbouncer._folder))
+        emit(dsn=pgbouncer.dsn, folder=str(pgbouncer.folder))
         await asyncio.sleep(60)
 
 
+@pytest.mark.slow("a process that keeps a PgBouncer is ended by signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 async def test_pgbouncer_ends_with_the_process_that_started_it(dsn: str, spawn: Spawn, number: signal.Signals) -> None:
     """Its port is closed and its folder gone, also where that process was killed."""

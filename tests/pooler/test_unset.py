@@ -57,6 +57,7 @@ async def test_verb_on_another_server_connection_names_the_setting(
     assert isinstance(caught.value.__cause__, asyncpg.InvalidSQLStatementNameError)
 
 
+@pytest.mark.slow("a lease is lost in real time")
 @pytest.mark.usefixtures("table")
 async def test_heartbeat_on_another_server_connection_names_the_setting_and_goes_on(
     pgbouncer: PgBouncer, unset: Pool
@@ -84,7 +85,7 @@ async def serve(dsn: str) -> None:
                 if verb == "list":
                     emit(answer=len(await tables["lease"].leases()))
                 else:
-                    held = await acquire(tables[str(verb)], KEY, ttl=2)
+                    held = await acquire(tables[str(verb)], KEY, ttl=30)
                     await held.release()
                     emit(answer=held.holder)
             except LeaseError as error:
@@ -97,6 +98,7 @@ async def ask(child: Child, verb: str) -> dict[str, object]:
     return await child.event()
 
 
+@pytest.mark.slow("starts two processes")
 @pytest.mark.usefixtures("table")
 async def test_statement_of_two_processes_under_one_name_names_the_setting(pgbouncer: PgBouncer, spawn: Spawn) -> None:
     """The second process to prepare a statement under the driver's first name is told what to set."""
@@ -109,6 +111,7 @@ async def test_statement_of_two_processes_under_one_name_names_the_setting(pgbou
     assert SETTING in str(event["error"])
 
 
+@pytest.mark.slow("starts two processes")
 async def test_claim_that_runs_as_the_claim_of_another_process_is_no_lease(
     table: LeaseTable, pgbouncer: PgBouncer, pool: Pool, spawn: Spawn, observe: Observer
 ) -> None:

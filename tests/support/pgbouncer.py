@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import unittest
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -69,11 +70,16 @@ class PgBouncer:
     Args:
         server_dsn: The server that it stands in front of.
         settings: What is to differ in its section `[pgbouncer]`.
+
+    Raises:
+        SkipTest: It is not installed.
     """
 
     def __init__(self, server_dsn: str, settings: Mapping[str, str] | None = None) -> None:
         program = find_program()
-        assert program is not None, "PgBouncer is not installed"
+        if program is None:
+            message = "PgBouncer is not installed: apt-get install pgbouncer"
+            raise unittest.SkipTest(message)
         self._program = program
         self._server = urlsplit(server_dsn)
         self._settings = {**_SETTINGS, **(settings or {})}
@@ -85,6 +91,11 @@ class PgBouncer:
     def label(self) -> str:
         """What to call it in the summary: its name, major and minor version."""
         return f"pgbouncer {version_of(self._program)}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are, while it runs."""
+        return self._folder
 
     @property
     def dsn(self) -> str:
