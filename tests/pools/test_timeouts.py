@@ -146,6 +146,6 @@ async def test_session_that_the_server_ends_when_idle_costs_no_lease(
     async with lease(LeaseTable(pool, poll=0.05), "k", ttl=15, wait=15, observer=told):
         for renewals in range(2):
             await until(lambda: pool.get_size() == 0)
-            await travel.until(lambda renewals=renewals: len(told.of(Renewed)) > renewals, within=10)  # type: ignore[misc]
+            await travel.until(lambda renewals=renewals: len(told.of(Renewed)) > renewals, within=10)
     assert told.of(Lost) == []
     assert await observe.is_free("k")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import asyncpg
 import pytest
 
 from tests.conftest import MakePool
+from tests.support.leasing import until
+from tests.support.link import Link
 from tests.support.loops import EARLY
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 
 pytestmark = pytest.mark.usefixtures("dsn")
 SLOW = 0.1
@@ -26,16 +28,17 @@ async def test_proxy_without_faults_is_transparent(make_pool: MakePool, proxy: P
         await pool.fetchval("SELECT 1/0")
 
 
-async def test_proxy_warm_statement_costs_one_delay(proxy: Proxy) -> None:
+async def test_proxy_warm_statement_costs_one_delay(proxy: Proxy, travel: Travel) -> None:
     """A statement that the server knows already is one round trip: one reply's latency."""
     connection = await asyncpg.connect(proxy.dsn)
     await connection.fetchval("SELECT 1")
-    proxy.delay_replies = SLOW
+    proxy.delay_replies = 10
     proxy.forget()
-    started = time.monotonic()
-    await connection.fetchval("SELECT 1")
-    assert SLOW - EARLY < time.monotonic() - started < 2 * SLOW
+    before = travel.moved
+    await travel.through(connection.fetchval("SELECT 1"), within=60)
+    assert 5 < travel.moved - before <= 10
     assert proxy.round_trips == 1
+    proxy.delay_replies = 0
     await connection.close()
 
 
@@ -48,16 +51,20 @@ async def test_proxy_cold_statement_counts_two_round_trips(proxy: Proxy) -> None
     await connection.close()
 
 
-async def test_proxy_delay_is_latency_not_throughput(proxy: Proxy) -> None:
+async def test_proxy_delay_is_latency_not_throughput(proxy: Proxy, travel: Travel) -> None:
     """Replies of many packets arrive together after one delay, and so do those of several links."""
-    connections = [await asyncpg.connect(proxy.dsn) for _ in range(5)]
+    connections = [await asyncpg.connect(proxy.dsn) for _ in range(3)]
     for connection in connections:
         await connection.fetchval("SELECT repeat('x', 1000000)")
-    proxy.delay_replies = 5 * SLOW
-    started = time.monotonic()
-    await asyncio.gather(*(each.fetchval("SELECT repeat('x', 1000000)") for each in connections))
+    proxy.forget()
+    proxy.delay_replies = 20
+    replies = asyncio.gather(*(each.fetchval("SELECT repeat('x', 1000000)") for each in connections))
+    await until(lambda: proxy.bytes_from_server > 3_000_000, within=20)
+    assert not replies.done()
     # The proxy reads at most 64 KiB at once: one after the other, the replies of one link would take 16 delays.
-    assert time.monotonic() - started < 8 * proxy.delay_replies
+    await travel(1.5 * proxy.delay_replies)
+    async with asyncio.timeout(proxy.delay_replies):
+        assert [len(reply) for reply in await replies] == [1_000_000] * 3
     for connection in connections:
         connection.terminate()
 
@@ -126,13 +133,13 @@ async def test_proxy_refuse_turns_away_new_links_only(proxy: Proxy) -> None:
     await connection.close()
 
 
-async def test_proxy_freeze_keeps_everything_back_until_thaw(proxy: Proxy) -> None:
+async def test_proxy_freeze_keeps_everything_back_until_thaw(proxy: Proxy, travel: Travel) -> None:
     """A frozen link gives neither answer nor error, nor does a new one; the thaw delivers the answer."""
     connection = await asyncpg.connect(proxy.dsn)
     proxy.freeze()
     waiting = asyncio.create_task(connection.fetchval("SELECT 1"))
     newcomer = asyncio.create_task(asyncpg.connect(proxy.dsn))
-    await asyncio.sleep(3 * SLOW)
+    await travel(10)
     assert not waiting.done()
     assert not newcomer.done()
     proxy.thaw()
@@ -158,13 +165,13 @@ async def test_proxy_silence_is_of_open_links_alone(proxy: Proxy) -> None:
 async def test_proxy_wait_for_returns_when_the_statement_has_passed(proxy: Proxy) -> None:
     """A test can wait for the moment at which a statement is on its way."""
     connection = await asyncpg.connect(proxy.dsn)
-    asleep = asyncio.create_task(connection.fetchval("SELECT pg_sleep(0.2)"))
+    asleep = asyncio.create_task(connection.fetchval("SELECT pg_sleep(60)"))
     await proxy.wait_for("pg_sleep")
     assert not asleep.done()
-    await asleep
+    asleep.cancel()
     with pytest.raises(TimeoutError):
         await proxy.wait_for("never", within=0.05)
-    await connection.close()
+    connection.terminate()
 
 
 async def test_proxy_carries_cancel_requests(proxy: Proxy) -> None:
@@ -180,13 +187,12 @@ async def test_proxy_carries_cancel_requests(proxy: Proxy) -> None:
 async def test_proxy_that_failed_by_a_time_limit_raises_an_exception(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pytest's time limit raises inside the proxy comes out as an Exception, which ends this test alone."""
 
-    async def run_out_of_time(_message: object) -> None:
+    async def run_out_of_time(_link: Link, _message: object) -> None:
         pytest.fail("Timeout")
 
     with pytest.raises(RuntimeError, match="the proxy itself failed"):
         async with Proxy(dsn) as proxy:
             connection = await asyncpg.connect(proxy.dsn)
-            (link,) = proxy._links
-            monkeypatch.setattr(link, "_follow", run_out_of_time)
+            monkeypatch.setattr(Link, "_follow", run_out_of_time)
             with pytest.raises(asyncpg.PostgresConnectionError):
                 await connection.execute("SELECT 1")
