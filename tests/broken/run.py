@@ -1,24 +1,19 @@
-"""Break the package on purpose, one patch at a time, and see the named tests fail.
+"""Break the package on purpose, one break at a time, and see the tests fail that it names.
 
-    python -m tests.broken [PATCH ...]
+    python -m tests.broken [NAME ...] [--guarantees] [--insist]
 
-A patch is a unified diff against asyncpg_lease/ with a header above it:
-
-    # why: one sentence, what is broken and what follows
-    # test: tests/path/test_file.py::test_name     (one line for each test that must fail)
-
-Each patch goes onto a copy of the installed package that shadows the original, and only its tests run.
-A test that still passes, errs for another reason, does not exist, or a patch that no longer applies,
-makes the run fail: a guard that nobody would miss is no guard, and a patch that rots is no proof.
+`tests.broken.breaks` tells what a break is, and rules.toml has the rules that they break. The run fails if a test
+that a break names still passes, errs elsewhere or is not there, if a break no longer finds its place, if it names a
+rule that is not there, and, in a run of all, if a rule has no break that was seen to fail its test.
+A test that is skipped was not tried: it is named at the end, and with --insist it fails the run too.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
-import re
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,188 +23,142 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from xml.etree import ElementTree as ET
 
-from asyncpg_lease.testing.server import EmbeddedServer
-from tests.broken.child import context, run
-from tests.support.databases import TEST_SETTINGS
+from asyncpg_lease.testing import EmbeddedServer
+from tests.broken.bench import Bench, Seen
+from tests.broken.breaks import Break, BreakError, read_all
+from tests.broken.rules import Rule, complaints, read_rules
+from tests.support.databases import TEST_SETTINGS, Server
 
-_HEADER = re.compile(r"^# (why|test): *(.+?) *$", re.MULTILINE)
-_AT_ONCE = 6
-_processes = context()
+ROOT = Path(__file__).parents[2]
+_READ_BY_TESTS = ("tests", "docs", "bench", "README.md", "pyproject.toml")
+_AT_ONCE = 4
 _DSN = "ASYNCPG_LEASE_TEST_DSN"
-_TEST_SECONDS = 30
-_PATCH_SECONDS = 120
-
-
-class RottenError(Exception):
-    """A patch proves nothing; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
-    """A patch file: where it is, the rule that it breaks, the tests that must fail."""
+class Verdict:
+    """What came of a break: what was seen, or why it proves nothing."""
 
-    path: Path
-    why: str
-    tests: tuple[str, ...]
+    broken: Break
+    outcome: Seen | BreakError
+    seconds: float
 
-    @classmethod
-    def read(cls, path: Path) -> Patch:
-        """Read the header.
-
-        Raises:
-            RottenError: If it does not say why, or names no test.
-        """
-        header = path.read_text().partition("\n--- ")[0]
-        fields = _HEADER.findall(header)
-        whys = [value for name, value in fields if name == "why"]
-        tests = tuple(value for name, value in fields if name == "test")
-        if len(whys) != 1 or not tests:
-            message = "the header needs one '# why:' and at least one '# test:'"
-            raise RottenError(message)
-        return cls(path, whys[0], tests)
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Where patches are tried: the package that is broken and the folder with its tests in it."""
-
-    package: Path
-    root: Path
-
-    def judge(self, path: Path, environment: Mapping[str, str]) -> Patch:
-        """Apply a patch to a copy of the package, see that every test that it names fails, and return it.
-
-        Args:
-            path: The patch.
-            environment: Variables for its tests, beside this process's own.
-
-        Raises:
-            RottenError: If it proves nothing.
-        """
-        patch = Patch.read(path)
-        with tempfile.TemporaryDirectory(prefix="broken-") as folder:
-            copy = Path(folder)
-            shutil.copytree(self.package, copy / self.package.name)
-            _apply(patch, copy)
-            results = self._run(patch, copy, environment)
-        for test in patch.tests:
-            _expect_failure(test, results)
-        return patch
-
-    def _run(self, patch: Patch, copy: Path, environment: Mapping[str, str]) -> list[ET.Element]:
-        report = copy / "report.xml"
-        # Plain assertions: what they compared is of no interest, and their rewriting takes time.
-        options = ["-q", "-p", "no:cacheprovider", "--assert=plain", f"--timeout={_TEST_SECONDS}"]
-        arguments = [*options, f"--junitxml={report}", *patch.tests]
-        code, output = self._pytest(arguments, copy, environment)
-        if code < 0:
-            # A crash of the interpreter, in broken code that ends connections in odd moments, says nothing: once more.
-            code, output = self._pytest(arguments, copy, environment)
-        if code not in {0, 1}:
-            message = f"pytest could not run its tests:\n{output[-2000:]}"
-            raise RottenError(message)
-        return list(ET.parse(report).iter("testcase"))
-
-    def _pytest(self, arguments: Sequence[str], copy: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-        output = copy / "output.txt"
-        process = _processes.Process(target=run, args=(arguments, self.root, copy, dict(environment), output))
-        process.start()
-        process.join(_PATCH_SECONDS)
-        code = process.exitcode
-        if code is None:
-            process.kill()
-            process.join()
-            message = f"its tests did not end within {_PATCH_SECONDS} s"
-            raise RottenError(message)
-        return code, output.read_text(errors="replace")
-
-
-def _apply(patch: Patch, copy: Path) -> None:
-    done = subprocess.run(
-        ["git", "apply", "--whitespace=nowarn", str(patch.path.resolve())],
-        cwd=copy,
-        # A folder inside some checkout would make git apply nothing, and say nothing.
-        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        message = f"it does not apply:\n{done.stderr}"
-        raise RottenError(message)
-
-
-def _expect_failure(test: str, results: Sequence[ET.Element]) -> None:
-    """See that the named test failed in its own call, for one of its parameters at least; no skip, no error else.
-
-    A failure may leave behind what its teardown then complains of: an error beside a failure of the same result.
-    """
-    # JUnit's reports say tests.path.test_file and test_name[parameters].
-    dotted = test.replace(".py::", ".").replace("::", ".").replace("/", ".")
-    wanted = re.compile(rf"{re.escape(dotted)}(\[.*\])?", re.DOTALL)
-    mine = [result for result in results if wanted.fullmatch(f"{result.get('classname')}.{result.get('name')}")]
-    failed, kinds = False, set[str]()
-    # A call that failed and a teardown that complained are two results of one name.
-    for name in {result.get("name") for result in mine}:
-        tags = {child.tag for result in mine if result.get("name") == name for child in result}
-        if "failure" in tags:
-            failed = True
+    def __str__(self) -> str:
+        """Return the line that is printed when it has come."""
+        if isinstance(self.outcome, BreakError):
+            word = "proves nothing"
         else:
-            kinds |= tags & {"error", "skipped"}
-    if kinds:
-        message = f"{test} did not fail but had: {', '.join(sorted(kinds))}"
-        raise RottenError(message)
-    if not failed:
-        message = f"{test} still passes"
-        raise RottenError(message)
+            word = "breaks its tests" if self.outcome.failed else "was not tried"
+        return f"{self.broken.name} ({self.broken.rule}): {word} ({self.seconds:.1f} s)"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Judge the breaks named, those of the guarantees, or all; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.broken", description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a break, or a rule for all its breaks")
+    parser.add_argument("--guarantees", action="store_true", help="the breaks of the guarantees only")
+    parser.add_argument("--insist", action="store_true", help="fail if a test is skipped")
+    options = parser.parse_args(arguments)
+    rules, breaks = read_rules(), read_all()
+    chosen = _choose(breaks, rules, options.names, guarantees=options.guarantees)
+    if unknown := set(options.names) - {name for broken in breaks for name in (broken.name, broken.rule)}:
+        parser.error(f"there is no break and no rule called {', '.join(sorted(unknown))}")
+    verdicts = _judge(chosen)
+    rotten = [f"{it.broken.name}: {it.outcome}" for it in verdicts if isinstance(it.outcome, BreakError)]
+    wrong = [*complaints(rules, breaks, ROOT), *rotten]
+    untried = {
+        test: reason
+        for verdict in verdicts
+        if isinstance(verdict.outcome, Seen)
+        for test, reason in verdict.outcome.untried.items()
+    }
+    if options.insist:
+        wrong += [f"{test} was not tried" for test in untried]
+    return _conclude(verdicts, rules, untried, wrong)
+
+
+def _choose(
+    breaks: Sequence[Break], rules: Mapping[str, Rule], names: Sequence[str], *, guarantees: bool
+) -> list[Break]:
+    return [
+        broken
+        for broken in breaks
+        if (not names or broken.name in names or broken.rule in names)
+        and (not guarantees or (broken.rule in rules and rules[broken.rule].is_of_a_guarantee))
+    ]
+
+
+def _judge(breaks: Sequence[Break]) -> list[Verdict]:
+    found = importlib.util.find_spec("asyncpg_lease")
+    assert found is not None
+    assert found.origin is not None
+    with _tests() as root, _servers() as servers, ThreadPoolExecutor(_AT_ONCE) as pool:
+        bench = Bench(package=Path(found.origin).parent, root=root)
+        return list(pool.map(partial(_judge_one, bench, servers), breaks))
+
+
+def _judge_one(bench: Bench, servers: SimpleQueue[str], broken: Break) -> Verdict:
+    dsn = servers.get()
+    started = time.monotonic()
+    outcome: Seen | BreakError
+    try:
+        outcome = bench.judge(broken, {_DSN: dsn})
+    except BreakError as error:
+        outcome = error
+    finally:
+        servers.put(dsn)
+    verdict = Verdict(broken, outcome, time.monotonic() - started)
+    print(f"{verdict}\n  {outcome}" if isinstance(outcome, BreakError) else verdict, flush=True)
+    return verdict
+
+
+@contextmanager
+def _tests() -> Iterator[Path]:
+    """Copy the tests and what they read to a folder beside which the original package does not stand."""
+    with tempfile.TemporaryDirectory(prefix="broken-tests-") as folder:
+        for name in _READ_BY_TESTS:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, folder)
+        yield Path(folder)
 
 
 @contextmanager
 def _servers() -> Iterator[SimpleQueue[str]]:
-    """Yield the DSNs of as many servers as patches run at once.
+    """Yield the DSNs of as many servers as breaks are tried at once.
 
     One each: a test that measures its whole server must not fail because of its neighbour.
     """
     queue: SimpleQueue[str] = SimpleQueue()
     with ExitStack() as stack:
-        for _ in range(_AT_ONCE):
-            given = os.environ.get(_DSN)
-            queue.put(given or stack.enter_context(EmbeddedServer(TEST_SETTINGS)).dsn)
+        if given := os.environ.get(_DSN):
+            dsns = [given] * _AT_ONCE
+        else:
+            servers = [EmbeddedServer(TEST_SETTINGS) for _ in range(_AT_ONCE)]
+            for server in servers:
+                stack.callback(server.stop)
+                server.launch()
+            for server in servers:
+                server.wait_ready()
+                Server.at(server.dsn, "embedded").make_connecting_cheap()
+            dsns = [server.dsn for server in servers]
+        for dsn in dsns:
+            queue.put(dsn)
         yield queue
 
 
-def _report(bench: Bench, servers: SimpleQueue[str], path: Path) -> str | None:
-    """Judge one patch, print a line, and return the complaint if there is one."""
-    started = time.monotonic()
-    dsn = servers.get()
-    complaint = None
-    try:
-        bench.judge(path, {_DSN: dsn})
-    except RottenError as error:
-        complaint = f"{path.name}: {error}"
-    finally:
-        servers.put(dsn)
-    verdict = "proves nothing" if complaint else "breaks its tests"
-    print(f"{path.name}: {verdict} ({time.monotonic() - started:.1f} s)", flush=True)
-    return complaint
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Judge the patches named, or all of them; return the exit code."""
-    here = Path(__file__).parent
-    paths = [Path(argument) for argument in arguments] or sorted(here.glob("*.patch"))
-    if not paths:
-        print("there is no patch: nothing shows that the tests can fail")
-        return 1
-    found = importlib.util.find_spec("asyncpg_lease")
-    assert found is not None
-    assert found.origin is not None
-    bench = Bench(package=Path(found.origin).parent, root=here.parents[1])
-    with _servers() as servers, ThreadPoolExecutor(_AT_ONCE) as pool:
-        complaints = [complaint for complaint in pool.map(partial(_report, bench, servers), paths) if complaint]
-    for complaint in complaints:
-        print(f"\n{complaint}")
-    print(f"\n{len(paths) - len(complaints)} of {len(paths)} patches break the tests that they name")
-    return 1 if complaints else 0
+def _conclude(
+    verdicts: Sequence[Verdict], rules: Mapping[str, Rule], untried: Mapping[str, str], wrong: Sequence[str]
+) -> int:
+    print("".join(f"\n{complaint}" for complaint in wrong))
+    if untried:
+        print(f"\n{len(untried)} tests were not tried:")
+        for test, reason in untried.items():
+            print(f"  {test}: {reason}")
+    seen = [verdict for verdict in verdicts if isinstance(verdict.outcome, Seen) and verdict.outcome.failed]
+    kept = {verdict.broken.rule for verdict in seen} & rules.keys()
+    tried = {verdict.broken.rule for verdict in verdicts} & rules.keys()
+    print(f"\n{len(seen)} of {len(verdicts)} breaks break the tests that they name; {len(kept)} of {len(tried)} rules")
+    return 1 if wrong or not verdicts else 0
