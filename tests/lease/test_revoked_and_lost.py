@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -20,6 +19,7 @@ from tests.support.bodies import Bodies
 from tests.support.leasing import Recorder, here
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 from tests.support.typing import Pool
 
 KEY = "steered"
@@ -27,22 +27,23 @@ KEY = "steered"
 
 @pytest.mark.parametrize("swallowed", [False, True])
 async def test_loss_while_draining_cancels_the_clean_up(
-    table: LeaseTable, observe: Observer, *, swallowed: bool
+    table: LeaseTable, observe: Observer, travel: Travel, *, swallowed: bool
 ) -> None:
     """Where somebody else has the row while a revoked body unwinds, it is told to stop once more, and at once."""
     told = Recorder()
-    started = time.monotonic()
+    went_on = False
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.9, drain=10, observer=told) as held:
+        async with lease(table, KEY, ttl=30, drain=60, observer=told) as held:
             await table.revoke(KEY)
             try:
-                await asyncio.sleep(60)
+                await travel(15)
             finally:
                 await observe.hand_over(KEY)
                 with suppress(asyncio.CancelledError) if swallowed else nullcontext():
-                    await asyncio.sleep(5)
+                    await travel(15)
+                    went_on = True
                 assert not held.is_held
-    assert time.monotonic() - started < 3
+    assert not went_on
     assert caught.value.reason == "taken_over"
     assert here().cancelling() == 0
     with pytest.raises(TimeoutError):
@@ -72,19 +73,19 @@ async def test_loss_that_the_clean_up_itself_finds_leaves_no_cancellation_behind
     await asyncio.sleep(0.01)
 
 
-async def test_loss_while_draining_wakes_wait_over(table: LeaseTable, observe: Observer) -> None:
+async def test_loss_while_draining_wakes_wait_over(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """A flagged body has a second signal: wait_lost() returns at once since the revocation, wait_over() at the loss."""
-    async with lease(table, KEY, ttl=0.9, drain=10, on_lost="flag") as held:
+    async with lease(table, KEY, ttl=30, drain=60, on_lost="flag") as held:
         await table.revoke(KEY)
         over = asyncio.create_task(held.wait_over())
-        first = await held.wait_lost()
+        first = await travel.through(held.wait_lost(), within=12)
         assert first is not None
         assert first.reason == "revoked"
         assert await held.wait_lost() is first
-        await asyncio.sleep(0.05)
+        await travel(5)
         assert not over.done()
         await observe.hand_over(KEY)
-        loss = await asyncio.wait_for(over, 2)
+        loss = await travel.through(over, within=12)
         assert loss is not None
         assert loss.reason == "taken_over"
     async with lease(table, "other") as held:
@@ -94,52 +95,52 @@ async def test_loss_while_draining_wakes_wait_over(table: LeaseTable, observe: O
 
 
 async def test_unreachable_server_while_draining_stops_the_clean_up_in_time(
-    table: LeaseTable, make_pool: MakePool, proxy: Proxy, bodies: Bodies
+    table: LeaseTable, make_pool: MakePool, proxy: Proxy, bodies: Bodies, travel: Travel
 ) -> None:
     """A frozen network during the drain: the clean-up is told before anybody else can start."""
 
     async def succeed() -> None:
-        async with lease(table, KEY, wait=10, ttl=10):
+        async with lease(near, KEY, wait=300, ttl=10):
             with bodies.running("successor"):
                 await asyncio.sleep(0.1)
 
-    far = await make_pool(proxy.dsn)
+    far, near = await make_pool(proxy.dsn), LeaseTable(await make_pool(), poll=10)
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(far, KEY, ttl=1.2, drain=60) as held:
+        async with lease(far, KEY, ttl=30, drain=120) as held:
             await table.revoke(KEY)
             try:
-                await asyncio.sleep(60)
+                await travel(15)
             finally:
                 proxy.freeze()
                 successor = asyncio.create_task(succeed())
                 with bodies.running("holder"):
-                    await asyncio.sleep(4)
-    assert caught.value.reason in {"unreachable", "stalled"}
+                    await travel(60)
+    assert caught.value.reason == "unreachable"
     assert not held.is_held
-    await successor
+    await travel.through(successor, within=15)
     proxy.thaw()
     assert [body.who for body in bodies.all] == ["holder", "successor"]
     assert bodies.overlapping() == []
 
 
 async def test_forced_revocation_cancels_the_body_and_spares_the_successor(
-    table: LeaseTable, observe: Observer
+    table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:
     """The body learns by its next renewal that an operator ended it, and its exit touches nobody's row."""
     told = Recorder()
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, "alone", ttl=0.9, observer=told):
+        async with lease(table, "alone", ttl=30, observer=told):
             await table.revoke("alone", force=True)
-            await asyncio.sleep(60)
+            await travel(15)
     assert caught.value.reason == "revoked"
     assert [type(event) for event in told.events if type(event) in (Revoked, Lost, Released)] == [Lost]
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(table, KEY, ttl=0.9) as held:
+        async with lease(table, KEY, ttl=30) as held:
             await table.revoke(KEY, force=True)
             with pytest.raises(LeaseLostError, match="revoked"):
                 await held.verify()
-            successor = await acquire(table, KEY, holder="successor")
-            await asyncio.sleep(60)
+            successor = await acquire(table, KEY, ttl=60, holder="successor")
+            await travel(15)
     assert (caught.value.reason, caught.value.taken_by) == ("taken_over", "successor")
     await successor.verify()
     await successor.release()
