@@ -96,8 +96,12 @@ def bodies_at_once(history: History) -> Iterator[Broken]:
     """Yield every two bodies of a key that ran at once without an excuse."""
     held = _tenures_of(history)
     for first, second in overlaps(history.bodies):
-        late = first.ended - second.started
-        if not _is_excused(history, first, held.get((first.key, first.holder)), first.ended, late):
+        late, tenure = first.ended - second.started, held.get((first.key, first.holder))
+        # That a process stands still explains nothing if the other one got in while its tenure was live.
+        was_over = tenure is not None and tenure.until <= second.started + ROUNDING
+        if tenure is None or not (
+            was_forced(history, tenure) or (was_over and _stood_still(history, first, first.ended, late))
+        ):
             yield Broken(f"two bodies at once, for {late:.3f} s: {first} and {second}", first.key, second.started)
 
 
@@ -117,7 +121,7 @@ def told_too_late(history: History) -> Iterator[Broken]:
     """Yield each body that had neither ended nor been told to stop when its tenure was over on the server's clock."""
     for body, tenure in _late_bodies(history):
         late = lateness(body, tenure)
-        if not _is_excused(history, body, tenure, body.stopping, late):
+        if not (was_forced(history, tenure) or _stood_still(history, body, body.stopping, late)):
             yield Broken(f"told {late:.3f} s too late: {body}, {tenure}", body.key, body.stopping)
 
 
@@ -138,11 +142,9 @@ def _tenures_of(history: History) -> Mapping[tuple[str, str], Tenure]:
     return {(tenure.key, tenure.holder): tenure for tenure in tenures(history.versions)}
 
 
-def _is_excused(history: History, body: Body, tenure: Tenure | None, until: float, late: float) -> bool:
-    if tenure is not None and was_forced(history, tenure):
-        return True
-    stood_still = history.stood_still(body.process, until, within=body.ttl)
-    return stood_still >= late + body.grace - ROUNDING
+def _stood_still(history: History, body: Body, until: float, late: float) -> bool:
+    """Tell whether a body's process did nothing for so long that it explains why the body was late."""
+    return history.stood_still(body.process, until, within=body.ttl) >= late + body.grace - ROUNDING
 
 
 def was_forced(history: History, tenure: Tenure) -> bool:

@@ -101,6 +101,12 @@ def test_body_is_excused_for_as_long_as_its_process_stood_still() -> None:
     assert broken(late(stall(2, 13.5, 0.3))) == {"bodies at once", "bodies told too late"}
 
 
+def test_standing_still_excuses_no_body_whose_tenure_was_live_when_the_other_one_began() -> None:
+    """The server has let two in, whatever the process did meanwhile."""
+    events = altered(late(stall(2, 13.5, 0.62)), "version", number_=4, expires_at=13.4)
+    assert broken(events) == {"tenures overlap", "bodies at once"}
+
+
 @pytest.mark.parametrize("who_and_when", [(3, 13.5), (2, 12.4), (2, 20.0)])
 def test_standing_still_of_others_or_at_another_time_excuses_nothing(who_and_when: tuple[int, float]) -> None:
     """It was another process, or long before, or after the body had ended."""
