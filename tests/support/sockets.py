@@ -9,11 +9,16 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 
-# From linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
+# From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h and linux/sockios.h.
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI")
 _NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+_UNSENT = 0x5411
 _UNREAD_AT = _HEADER.size + 56
 _ESTABLISHED = 1
 # From linux/tcp.h: how many segments with data came in and went out.
@@ -44,9 +49,21 @@ def unheard(loop: asyncio.AbstractEventLoop, sessions: Collection[int]) -> set[i
     waiting: set[int] = set()
     for found, here, there in links:
         is_new = there in servers and here[1] not in sessions
-        if there not in own and (_unread(there, here) or (is_new and _is_owed_an_answer(found))):
+        if _is_in_flight(found):
+            waiting.add(here[1])
+        elif there not in own and (_unread(there, here) or (is_new and _is_owed_an_answer(found))):
             waiting.add(here[1])
     return waiting
+
+
+def _is_in_flight(found: socket.socket) -> bool:
+    """Tell whether something sent has not come to the other end, or what came has not been read.
+
+    Also from one end to the other in this loop it takes the kernel's time, which a busy machine lets wait for.
+    """
+    with suppress(OSError, ValueError):
+        return any(any(fcntl.ioctl(found.fileno(), request, bytes(4))) for request in (_UNSENT, termios.FIONREAD))
+    return False
 
 
 def _unread(here: Address, there: Address) -> int:

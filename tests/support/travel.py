@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,13 +64,18 @@ SELECT
             AND coalesce(wait_event_type, '') NOT IN ('Lock', 'Timeout')
     ) AS busy,
     max(state_change) AS changed,
-    (SELECT array_agg(client_port ORDER BY pid) FROM pg_stat_activity WHERE client_port > 0) AS ports,
-    (SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity WHERE client_port > 0) AS pids
+    (SELECT array_agg(client_port ORDER BY pid) FROM pg_stat_activity WHERE client_port > 0 AND state <> 'starting')
+        AS ports,
+    (SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity WHERE client_port > 0 AND state <> 'starting') AS pids
 FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+-- From PostgreSQL 18 on a session is there while it logs in, and in no database yet.
+WHERE (datname = current_database() OR state = 'starting') AND backend_type = 'client backend'
+    AND pid <> pg_backend_pid()
 """
-_TURNS = 12
-"""Turns of the event loop in which whatever has arrived comes to where it is awaited, through the proxy too."""
+_IDLE_TURNS = 8
+"""Turns of the event loop, one after the other, in which nothing else ran: whatever had arrived is where it is awaited."""
+_MOST_TURNS = 1000
+"""Turns after which a task that asks again and again, and waits for nothing, is not waited for."""
 _REST_LIMIT = 20.0
 """How many real seconds a server may take to come to rest, on however busy a machine."""
 _DEAF_LIMIT = 3.0
@@ -196,8 +203,8 @@ class Travel:
     async def _until(self, condition: Condition, seconds: float, *, rows: bool) -> float | None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        # A timer, so that another one that travels meanwhile does not pass by.
-        end = loop.call_at(started + seconds, lambda: None)
+        # A timer, so that another one that travels meanwhile does not pass by; its context keeps nothing alive.
+        end = loop.call_at(started + seconds, lambda: None, context=Context())
         try:
             while True:
                 async with self._one_at_a_time:
@@ -240,8 +247,7 @@ class Travel:
         loop = asyncio.get_running_loop()
         started = time.monotonic()
         while True:
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+            await _come_to_rest(loop)
             if self._connection is None:
                 return
             # Before the question: what has been read by now shows in the answer.
@@ -249,8 +255,12 @@ class Travel:
             unheard = sockets.unheard(loop, (last and last["ports"]) or ()) - self._deaf
             self._seen = seen = await self._connection.fetchrow(_SEEN)
             assert seen is not None
+            # And after it: who logs in may have sent something since.
+            unheard |= sockets.unheard(loop, seen["ports"] or ()) - self._deaf
             if unheard:
-                unheard -= {port for port, pid in zip(seen["ports"], seen["pids"], strict=True) if is_stopped(pid)}
+                unheard -= {
+                    port for port, pid in zip(seen["ports"] or (), seen["pids"] or (), strict=True) if is_stopped(pid)
+                }
             # Twice the same: what was answered by the first time has come in now.
             if not unheard and not seen["busy"] and last is not None and seen["changed"] == last["changed"]:
                 return
@@ -260,6 +270,17 @@ class Travel:
                 raise TimeoutError(message)
             if waited > _DEAF_LIMIT:
                 self._deaf |= unheard
+
+
+async def _come_to_rest(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the event loop turn until nobody else has anything to do in it."""
+    ready: deque[asyncio.Handle] = loop._ready  # type: ignore[attr-defined]
+    idle = 0
+    for _ in range(_MOST_TURNS):
+        await asyncio.sleep(0)
+        idle = 0 if ready else idle + 1
+        if idle == _IDLE_TURNS:
+            return
 
 
 def _next_timer(loop: asyncio.AbstractEventLoop) -> float:
@@ -281,7 +302,12 @@ async def travelling(dsn: str | None) -> AsyncIterator[Travel]:
     if dsn is None:
         yield Travel(None)
         return
-    connection = await asyncpg.connect(dsn, server_settings={"lock_timeout": "300", "application_name": TRAVELLER})
+    connection = await asyncpg.connect(
+        dsn,
+        # A timer for each statement would keep alive what was current when it was prepared, a lease above all.
+        max_cached_statement_lifetime=0,
+        server_settings={"lock_timeout": "300", "application_name": TRAVELLER},
+    )
     try:
         yield Travel(connection)
     finally:
