@@ -73,7 +73,7 @@ WHERE (datname = current_database() OR state = 'starting') AND backend_type = 'c
     AND pid <> pg_backend_pid()
 """
 _IDLE_TURNS = 8
-"""Turns of the event loop, one after the other, in which nothing else ran: whatever had arrived is where it is awaited."""
+"""Turns in a row in which nothing else ran: whatever had arrived is where it is awaited."""
 _MOST_TURNS = 1000
 """Turns after which a task that asks again and again, and waits for nothing, is not waited for."""
 _REST_LIMIT = 20.0
