@@ -47,6 +47,10 @@ def test_guarantee_has_a_test_that_was_seen_to_fail(name: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_tests_that_a_page_names_exist(page: str) -> None:
     """No page names a test that is not there."""
-    for path, name in NAMED.findall((ROOT / f"docs/explanation/{page}.md").read_text()):
-        text = (ROOT / path).read_text()
-        assert not name or re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), (path, name)
+    named = NAMED.findall((ROOT / f"docs/explanation/{page}.md").read_text())
+    texts = {path: (ROOT / path).read_text() if (ROOT / path).is_file() else None for path, _ in named}
+    assert [path for path, text in texts.items() if text is None] == []
+    defined = {
+        path: set(re.findall(r"^(?:async )?def (\w+)\(", text or "", re.MULTILINE)) for path, text in texts.items()
+    }
+    assert [f"{path}::{name}" for path, name in named if name and name not in defined[path]] == []

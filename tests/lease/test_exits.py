@@ -76,15 +76,23 @@ async def test_block_left_by_return_break_and_continue_releases(table: LeaseTabl
     assert await observe.is_free(KEY)
 
 
+class Driven:
+    """Runs a coroutine to its first await of `Parked`, and no further."""
+
+    def __init__(self, body: Coroutine[Any, Any, None]) -> None:
+        self._body = body
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Pass on what it awaits until then."""
+        awaited = self._body.send(None)
+        while awaited != "parked":
+            yield awaited
+            awaited = self._body.send(None)
+
+
 async def drive(body: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its first await of `parked`."""
-    awaited = body.send(None)
-    while awaited != "parked":
-        # What a task does with a future that it is about to wait for.
-        awaited._asyncio_future_blocking = False
-        while not awaited.done():
-            await asyncio.sleep(0)
-        awaited = body.send(None)
+    """Run a coroutine to its first await of `Parked`."""
+    await Driven(body)
 
 
 class Parked:
