@@ -9,7 +9,7 @@ from tests.chaos.kinds import KINDS
 from tests.chaos.symptoms import bears
 from tests.history.history import Fault, History, Notice, tenures
 from tests.history.judge import process_in
-from tests.history.report import EARLY
+from tests.history.report import EARLY, figures
 
 LINGERS = 0.25
 """Seconds beyond its own within which a fault may be behind what is told, as far as others are to be known by it."""
@@ -53,6 +53,18 @@ def tally(history: History) -> dict[str, Tally]:
 def unnoticed(history: History) -> list[str]:
     """Return the kinds that a run has not made at all, or that nothing was told of."""
     return [name for name, count in tally(history).items() if not count.noticed]
+
+
+def summary(history: History) -> Iterator[str]:
+    """Yield the lines of the results."""
+    counts = tally(history)
+    yield f"{'fault':22}{'injected':>9}{'noticed':>9}{'losses':>8}"
+    for name, count in counts.items():
+        yield f"{name:22}{count.injected:>9}{count.noticed:>9}{count.lost:>8}"
+    all_faults = sum(count.injected for count in counts.values())
+    yield f"{'all':22}{all_faults:>9}{sum(count.noticed for count in counts.values()):>9}"
+    yield ""
+    yield from figures(history)
 
 
 def _is_beside(other: Fault, fault: Fault, ttl: float) -> bool:

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncpg_lease.testing import EmbeddedServer
-from tests.chaos.noticed import unnoticed
-from tests.chaos.report import summary
+from tests.chaos.noticed import summary, unnoticed
 from tests.chaos.soak import run_soak
 from tests.history.judge import broken_rules
 from tests.history.report import stories

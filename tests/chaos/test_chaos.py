@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncpg_lease.testing import EmbeddedServer
-from tests.chaos.report import summary
+from tests.chaos.noticed import summary
 from tests.chaos.soak import run_soak
 from tests.history.judge import broken_rules
 from tests.history.report import stories

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.kinds import KINDS
-from tests.chaos.noticed import tally, unnoticed
-from tests.chaos.report import summary
+from tests.chaos.noticed import summary, tally, unnoticed
 from tests.history.forged import altered, read, sound, with_body
 from tests.history.history import Event, Fault, History, Notice, Turn
 

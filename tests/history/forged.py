@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tests.history.history import Event, History
-
-Change = Callable[[Event], bool]
 
 
 def version(
