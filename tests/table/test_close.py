@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -12,57 +11,66 @@ import pytest
 
 from asyncpg_lease import Lease, LeaseTable, acquire, lease, try_acquire
 from tests.conftest import MakePool
+from tests.support.leasing import until, warm
 from tests.support.leftovers import library_tasks
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import CLAIM, RELEASE
+from tests.support.travel import Travel
 from tests.support.typing import Pool
 
 
-async def slow_table(make_pool: MakePool, proxy: Proxy, table: LeaseTable) -> LeaseTable:
-    """Return the table by way of the proxy, its statements known to the one connection."""
-    slow = LeaseTable(await make_pool(proxy.dsn, min_size=1, max_size=1), schema="public")
-    await (await acquire(slow, "warm")).release()
-    await slow.aclose()
-    assert slow.name == table.name
-    return LeaseTable(slow._store.connections.pool, schema="public")
+@pytest.fixture
+async def slow(table: LeaseTable, make_pool: MakePool, proxy: Proxy) -> LeaseTable:
+    """The table by way of the proxy, its statements known to the one connection."""
+    pool = await make_pool(proxy.dsn, min_size=1, max_size=1)
+    before = LeaseTable(pool, schema="public")
+    await warm(before)
+    await until(pool.get_idle_size)
+    await before.aclose()
+    assert before.name == table.name
+    proxy.forget()
+    return LeaseTable(pool, schema="public")
 
 
 async def test_close_waits_for_a_claim_that_is_given_back(
-    table: LeaseTable, make_pool: MakePool, proxy: Proxy, observe: Observer
+    slow: LeaseTable, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """The give-back of an acquire that was cancelled, and whose caller is gone, is over when aclose() returns."""
-    slow = await slow_table(make_pool, proxy, table)
-    proxy.forget()
-    proxy.delay_replies = 1.3
+    # More than whoever was cancelled waits, and less than a statement that nobody waits for may take.
+    proxy.delay_replies = 2.2
     claiming = asyncio.create_task(acquire(slow, "k"))
     await proxy.wait_for(CLAIM)
     claiming.cancel()
-    started = time.monotonic()
+    await travel.until(claiming.done, within=2)
     with pytest.raises(asyncio.CancelledError):
         await claiming
-    assert time.monotonic() - started < 1.2
     assert not await observe.is_free("k")
-    await slow.aclose()
+    closing = asyncio.create_task(slow.aclose())
+    await travel(0.2)
+    assert not closing.done()
+    await travel.until(closing.done, within=20)
     assert await observe.is_free("k")
     assert library_tasks() == []
 
 
 async def test_close_waits_for_a_release_under_way(
-    table: LeaseTable, make_pool: MakePool, proxy: Proxy, observe: Observer
+    slow: LeaseTable, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """A release that somebody has begun and nobody waits for is done when aclose() returns."""
-    slow = await slow_table(make_pool, proxy, table)
     held = await acquire(slow, "k")
     proxy.forget()
-    proxy.delay_requests = 0.3
+    proxy.delay_requests = 2.0
     releasing = asyncio.create_task(held.release())
-    await asyncio.sleep(0.05)
+    await travel(0.2)
     releasing.cancel()
-    await slow.aclose()
+    closing = asyncio.create_task(slow.aclose())
+    await travel(0.2)
+    assert not closing.done()
+    assert not await observe.is_free("k")
+    await travel.until(closing.done, within=20)
     assert await observe.is_free("k")
     assert proxy.count(RELEASE) == 1
-    proxy.delay_requests = 0.0
     with contextlib.suppress(asyncio.CancelledError):
         await releasing
 
@@ -85,40 +93,48 @@ async def test_close_refuses_what_comes_after_it(table: LeaseTable) -> None:
             await attempt()
 
 
-async def test_close_ends_a_waiting_acquire(table: LeaseTable, pool: Pool) -> None:
+@pytest.mark.usefixtures("table")
+async def test_close_ends_a_waiting_acquire(pool: Pool, travel: Travel) -> None:
     """Who waits for a key on a table that is closed is told so by the next try, not after its wait."""
     other = LeaseTable(pool)
-    held = await acquire(other, "k")
-    quick = LeaseTable(pool, poll=0.05)
-    waiting = asyncio.create_task(acquire(quick, "k", wait=30))
-    await asyncio.sleep(0.1)
-    await quick.aclose()
-    async with asyncio.timeout(1):
-        with pytest.raises(RuntimeError, match="closed"):
-            await waiting
+    held = await acquire(other, "k", ttl=600)
+    polling = LeaseTable(pool, poll=5)
+    waiting = asyncio.create_task(acquire(polling, "k", wait=300))
+    await travel(12)
+    await polling.aclose()
+    await travel.until(waiting.done, within=8)
+    with pytest.raises(RuntimeError, match="closed"):
+        await waiting
     await held.release()
-    assert table.name
 
 
 async def test_close_of_one_table_leaves_the_pool_and_its_other_tables(table: LeaseTable, pool: Pool) -> None:
     """Closing is the table object's own affair: a second one on the same pool serves on."""
     await table.aclose()
-    held = await acquire(LeaseTable(pool), "k")
-    await held.release()
-    await (await acquire(pool, "k")).release()
+    fences = []
+    for target in (LeaseTable(pool), pool):
+        held = await acquire(target, "k")
+        fences.append(held.fence)
+        await held.release()
+    assert fences == [1, 2]
 
 
-async def test_close_leaves_a_lease_that_is_held_alone(table: LeaseTable, observe: Observer) -> None:
+async def test_close_leaves_a_lease_that_is_held_alone(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """A held lease goes on being renewed, and is released at its block's end."""
-    async with lease(table, "k", ttl=0.6):
-        async with asyncio.timeout(1):
+    async with lease(table, "k", ttl=30) as held:
+        async with asyncio.timeout(5):
             await table.aclose()
-        await asyncio.sleep(0.9)
+        await travel(45)
+        assert held.is_held
         assert not await observe.is_free("k")
     assert await observe.is_free("k")
 
 
-async def test_close_with_nothing_under_way_returns_at_once(pool: Pool) -> None:
+async def test_close_with_nothing_under_way_returns_at_once(make_pool: MakePool, proxy: Proxy) -> None:
     """A table that was never used has nothing to wait for, not even the server."""
-    async with asyncio.timeout(0.1):
+    pool = await make_pool(proxy.dsn)
+    proxy.freeze()
+    async with asyncio.timeout(5):
         await LeaseTable(pool, "never").aclose()
+    proxy.thaw()
+    assert proxy.statements == []

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asyncpg_lease import LeaseTable, acquire
-from tests.support.examples import example, given
+from tests.support.examples import example, given, settings
 from tests.support.examples import strategies as st
 from tests.support.inside import key_range
 from tests.support.observe import Observer
@@ -62,6 +62,7 @@ async def listed(table: LeaseTable, observe: Observer) -> LeaseTable:
     return table
 
 
+@settings(max_examples=30)
 @given(prefix=keys | near, key=keys | near, more=keys | near)
 @example(prefix=LAST, key=LAST, more="")
 @example(prefix=f"a{LAST}", key="b", more=LAST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -9,12 +10,13 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-from asyncpg_lease import LeaseTable, LeaseTableError, acquire, lease, try_acquire
+from asyncpg_lease import Lease, LeaseTable, LeaseTableError, acquire, lease, try_acquire
 from asyncpg_lease.events import ReleaseFailed, RenewFailed
 from tests.conftest import MakePool
 from tests.support.inside import Statement, Statements
-from tests.support.leasing import Recorder, until, warm
+from tests.support.leasing import Recorder, warm
 from tests.support.observe import Observer
+from tests.support.travel import Travel
 from tests.support.typing import Pool
 
 KEY = "k"
@@ -92,12 +94,12 @@ async def test_claim_of_another_table_is_no_lease(one: Pool, link: Link, observe
     assert await observe.row(KEY) is None
 
 
-async def test_renewal_in_another_table_is_no_loss(one: Pool, link: Link) -> None:
+async def test_renewal_in_another_table_is_no_loss(one: Pool, link: Link, travel: Travel) -> None:
     """The renewal of another table finds no row there; that is an error to be tried again, and the setting is named."""
     recorder = Recorder()
-    async with lease(one, KEY, ttl=6, heartbeat=0.1, observer=recorder) as held:
+    async with lease(one, KEY, ttl=60, heartbeat=5, observer=recorder) as held:
         name = await link.swap(OURS.renew, OTHERS.renew.sql)
-        await until(lambda: len(recorder.of(RenewFailed)) >= 2)
+        await travel.until(lambda: len(recorder.of(RenewFailed)) >= 2, within=30)
         assert SETTING in recorder.of(RenewFailed)[0].error
         async with one.acquire() as connection:
             await connection.execute(f"DEALLOCATE {name}")
@@ -107,18 +109,25 @@ async def test_renewal_in_another_table_is_no_loss(one: Pool, link: Link) -> Non
     assert held.lost is None
 
 
+async def release_in_vain(held: Lease, travel: Travel) -> None:
+    """Release, and let the time pass in which that is tried again and again."""
+    releasing = asyncio.create_task(held.release())
+    await travel.until(releasing.done, within=30)
+    with suppress(LeaseTableError):
+        await releasing
+
+
 async def test_release_that_runs_in_another_table_ends_no_tenure_there(
-    one: Pool, link: Link, observe: Observer
+    one: Pool, link: Link, observe: Observer, travel: Travel
 ) -> None:
     """One of our statements that runs in the place of another does nothing, were key, holder and fence the same."""
     recorder = Recorder()
-    held = await acquire(one, KEY, ttl=3, holder="cron", observer=recorder)
+    held = await acquire(one, KEY, ttl=5, holder="cron", observer=recorder)
     await observe.connection.execute("INSERT INTO other SELECT * FROM lease WHERE key = $1", KEY)
-    await observe.connection.execute("UPDATE other SET expires_at = clock_timestamp() + interval '60 s'")
+    await observe.connection.execute("UPDATE other SET expires_at = clock_timestamp() + interval '600 s'")
     await link.swap(OURS.release, OTHERS.release.sql)
-    with suppress(LeaseTableError):
-        await held.release()
-    await until(lambda: recorder.of(ReleaseFailed), within=10)
+    await release_in_vain(held, travel)
+    await travel.until(lambda: recorder.of(ReleaseFailed), within=30)
     assert SETTING in recorder.of(ReleaseFailed)[0].error
     row = await observe.connection.fetchrow("SELECT released_at, expires_at > clock_timestamp() FROM other")
     assert tuple(row or ()) == (None, True)
@@ -149,16 +158,20 @@ async def test_question_that_is_answered_with_nothing_by_another_statement_is_no
     await refusal(table.get(KEY) if name == "get" else table.leases())
 
 
-async def test_release_without_its_statement_names_the_setting(one: Pool, link: Link, observe: Observer) -> None:
+async def test_release_without_its_statement_names_the_setting(
+    one: Pool, link: Link, observe: Observer, travel: Travel
+) -> None:
     """A release whose statement is gone leaves the row to its ttl, and the log names the setting."""
     recorder = Recorder()
-    held = await acquire(one, KEY, ttl=3, observer=recorder)
+    held = await acquire(one, KEY, ttl=5, observer=recorder)
     await link.swap(OURS.release, None)
-    with suppress(LeaseTableError):
-        await held.release()
-    await until(lambda: recorder.of(ReleaseFailed), within=10)
+    await release_in_vain(held, travel)
+    await travel.until(lambda: recorder.of(ReleaseFailed), within=30)
     assert SETTING in recorder.of(ReleaseFailed)[0].error
-    await observe.until_free(KEY, within=4)
+    await travel.until(lambda: observe.is_free(KEY), within=6)
+    row = await observe.row(KEY)
+    assert row is not None
+    assert row["released_at"] is None
 
 
 VERBS: dict[str, tuple[Statement, Callable[[Pool], Awaitable[object]]]] = {

@@ -49,30 +49,30 @@ async def path_of_next(pool: Pool) -> str:
         return str(await connection.fetchval("SELECT current_schema()"))
 
 
-async def test_name_is_resolved_by_the_first_statement(torn: Pool, two_tables: list[LeaseTable]) -> None:
+@pytest.mark.parametrize("verb", ["acquire", "create", "verify"])
+async def test_name_is_resolved_by_the_first_statement(torn: Pool, two_tables: list[LeaseTable], verb: str) -> None:
     """Whichever connection comes next, the table stays the one that the first statement found."""
-    for verb in ("acquire", "create", "verify"):
-        table = LeaseTable(torn)
-        assert table.name == '"lease"'
-        schema = await path_of_next(torn)
-        if verb == "acquire":
-            await (await acquire(table, "first")).release()
-        else:
-            await getattr(table, verb)()
-        assert table.name == f'"{schema}"."lease"'
-        mine, other = two_tables if schema == SCHEMAS[0] else reversed(two_tables)
+    table = LeaseTable(torn)
+    assert table.name == '"lease"'
+    schema = await path_of_next(torn)
+    if verb == "acquire":
+        await (await acquire(table, "first")).release()
+    else:
+        await getattr(table, verb)()
+    assert table.name == f'"{schema}"."lease"'
+    mine, other = two_tables if schema == SCHEMAS[0] else reversed(two_tables)
+    async with torn.acquire():
+        # Not on the connection that resolved the name, where the pool would have given that one.
+        held = await acquire(table, "k")
+    for _ in range(2):
         async with torn.acquire():
-            # Not on the connection that resolved the name, where the pool would have given that one.
-            held = await acquire(table, verb)
-        for _ in range(2):
-            async with torn.acquire():
-                with pytest.raises(LeaseUnavailableError):
-                    await acquire(table, verb)
-            await asyncio.sleep(0)
-        assert await mine.get(verb) is not None
-        assert await other.get(verb) is None
-        await held.release()
-        assert table.name == f'"{schema}"."lease"'
+            with pytest.raises(LeaseUnavailableError):
+                await acquire(table, "k")
+        await asyncio.sleep(0)
+    assert await mine.get("k") is not None
+    assert await other.get("k") is None
+    await held.release()
+    assert table.name == f'"{schema}"."lease"'
 
 
 async def test_name_that_two_first_claims_look_up_at_once_leads_both_to_one_table(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from asyncpg_lease import Lease, LeaseTable, Revocation, acquire, lease, try_acquire
-from tests.fencing.writing import until_waiting
 from tests.sql.calls import STATEMENTS
 from tests.support.inside import ask
 from tests.support.observe import Observer
@@ -96,12 +95,14 @@ def _fields(info: object) -> dict[str, Any]:
     return {name: getattr(info, name) for name in info.__slots__}  # type: ignore[attr-defined]
 
 
-async def test_revoke_of_a_key_that_nobody_ever_had_is_unknown(table: LeaseTable, observe: Observer) -> None:
+@pytest.mark.parametrize("force", [False, True])
+async def test_revoke_of_a_key_that_nobody_ever_had_is_unknown(
+    table: LeaseTable, observe: Observer, *, force: bool
+) -> None:
     """A key without a row is told, and gets none."""
-    for force in (False, True):
-        revocation = await table.revoke(KEY, force=force)
-        assert (revocation.outcome, revocation.info) == ("unknown", None)
-        assert str(revocation) == f"lease {KEY!r}: unknown: there is no such key"
+    revocation = await table.revoke(KEY, force=force)
+    assert (revocation.outcome, revocation.info) == ("unknown", None)
+    assert str(revocation) == f"lease {KEY!r}: unknown: there is no such key"
     assert await observe.rows() == []
 
 
@@ -137,7 +138,7 @@ async def test_revoke_that_waited_for_the_row_answers_what_is_there_then(
     held = await acquire(table, KEY, ttl=600)
     async with observe.locked(KEY) as session:
         task = asyncio.create_task(table.revoke(KEY, fence=1))
-        await until_waiting(observe)
+        await observe.until_waiting()
         await session.execute(change)
     assert (await task).outcome == outcome
     row = await observe.row(KEY)
@@ -195,7 +196,7 @@ async def test_tenure_after_a_revocation_is_not_revoked(table: LeaseTable, obser
 async def test_forced_revocation_frees_the_key_at_once(table: LeaseTable, observe: Observer) -> None:
     """The next claim gets the key, with a greater fence, also of a tenure that has just begun; resting keys open."""
     fences = []
-    for _ in range(20):
+    for _ in range(5):
         held = await acquire(table, KEY, ttl=600, min_hold=600)
         assert (await table.revoke(KEY, force=True)).outcome == "expired"
         fences.append(held.fence)
@@ -203,7 +204,7 @@ async def test_forced_revocation_frees_the_key_at_once(table: LeaseTable, observ
     record = await observe.row(KEY)
     assert record is not None
     assert record["released_at"] is None
-    assert fences == list(range(1, 21))
+    assert fences == [1, 2, 3, 4, 5]
 
 
 async def test_forced_revocation_passes_a_guarded_transaction_whose_successor_still_waits(
@@ -212,7 +213,7 @@ async def test_forced_revocation_passes_a_guarded_transaction_whose_successor_st
     """The row runs out while a fenced transaction is open; nobody has the key before that has ended."""
     held = await acquire(table, KEY, ttl=600)
     async with pool.acquire() as connection, held.transaction(connection):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             assert (await table.revoke(KEY, force=True)).outcome == "expired"
         assert await try_acquire(table, KEY) is None
     async with lease(table, KEY) as successor:

@@ -32,6 +32,7 @@ VERBS: dict[str, Verb] = {
     "leases": lambda table: table.leases(),
     "revoke": lambda table: table.revoke("k"),
 }
+every_verb = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 
 
 async def refusal(verb: Verb, table: LeaseTable) -> LeaseTableError:
@@ -41,22 +42,22 @@ async def refusal(verb: Verb, table: LeaseTable) -> LeaseTableError:
     return caught.value
 
 
-async def test_error_without_a_table_says_to_create_it(pool: Pool) -> None:
+@every_verb
+async def test_error_without_a_table_says_to_create_it(pool: Pool, verb: Verb) -> None:
     """Every verb on a table that is not there names it and create(), with the driver's error as the cause."""
-    for verb in VERBS.values():
-        error = await refusal(verb, LeaseTable(pool, "missing"))
-        assert error.table == '"missing"'
-        assert "run `await LeaseTable(pool, 'missing').create()` once at start-up" in error.problem
-        assert isinstance(error.__cause__, asyncpg.UndefinedTableError)
+    error = await refusal(verb, LeaseTable(pool, "missing"))
+    assert error.table == '"missing"'
+    assert "run `await LeaseTable(pool, 'missing').create()` once at start-up" in error.problem
+    assert isinstance(error.__cause__, asyncpg.UndefinedTableError)
 
 
-async def test_error_without_a_schema_says_to_create_it(pool: Pool) -> None:
+@every_verb
+async def test_error_without_a_schema_says_to_create_it(pool: Pool, verb: Verb) -> None:
     """A schema that is not there is the same to every verb: create() makes both."""
-    for verb in VERBS.values():
-        error = await refusal(verb, LeaseTable(pool, schema="missing"))
-        assert error.table == '"missing"."lease"'
-        assert "run `await LeaseTable(pool, schema='missing').create()` once at start-up" in error.problem
-        assert isinstance(error.__cause__, asyncpg.PostgresError)
+    error = await refusal(verb, LeaseTable(pool, schema="missing"))
+    assert error.table == '"missing"."lease"'
+    assert "run `await LeaseTable(pool, schema='missing').create()` once at start-up" in error.problem
+    assert isinstance(error.__cause__, asyncpg.PostgresError)
 
 
 async def test_error_of_verify_without_a_table_says_to_create_it(pool: Pool) -> None:
@@ -66,26 +67,28 @@ async def test_error_of_verify_without_a_table_says_to_create_it(pool: Pool) -> 
     assert "asyncpg_lease/sql/table.sql in a migration" in error.problem
 
 
-async def test_error_without_a_table_of_a_dotted_name_says_to_pass_the_schema(pool: Pool) -> None:
+@every_verb
+async def test_error_without_a_table_of_a_dotted_name_says_to_pass_the_schema(pool: Pool, verb: Verb) -> None:
     """A dot in the name is part of the name; whoever meant a schema is told how to say so."""
-    for verb in VERBS.values():
-        error = await refusal(verb, LeaseTable(pool, "app.lease"))
-        assert error.table == '"app.lease"'
-        assert "for table lease in schema app pass schema='app'" in error.problem
+    error = await refusal(verb, LeaseTable(pool, "app.lease"))
+    assert error.table == '"app.lease"'
+    assert "for table lease in schema app pass schema='app'" in error.problem
 
 
+@every_verb
 async def test_error_without_a_right_says_what_to_grant(
-    table: LeaseTable, make_role: MakeRole, observe: Observer
+    table: LeaseTable, make_role: MakeRole, observe: Observer, verb: Verb
 ) -> None:
     """A role without rights is told the GRANT by every verb, and the driver's error is the cause."""
     role = await make_role()
-    for verb in VERBS.values():
-        error = await refusal(verb, LeaseTable(role, schema="public"))
-        assert 'GRANT SELECT, INSERT, UPDATE ON "public"."lease"' in error.problem
-        assert isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError)
+    error = await refusal(verb, LeaseTable(role, schema="public"))
+    assert 'GRANT SELECT, INSERT, UPDATE ON "public"."lease"' in error.problem
+    assert isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError)
     user = await role.fetchval("SELECT current_user")
     await observe.connection.execute(f"GRANT SELECT, INSERT, UPDATE ON {table.name} TO {user}")
-    await (await acquire(LeaseTable(role, schema="public"), "k")).release()
+    held = await acquire(LeaseTable(role, schema="public"), "k")
+    assert held.fence == 1
+    await held.release()
 
 
 async def test_error_without_the_right_to_update_says_what_to_grant(table: LeaseTable, make_role: MakeRole) -> None:
@@ -97,14 +100,16 @@ async def test_error_without_the_right_to_update_says_what_to_grant(table: Lease
     assert await table.leases() == []
 
 
-async def test_error_without_a_right_to_the_schema_says_what_to_grant(make_role: MakeRole, pool: Pool) -> None:
+@every_verb
+async def test_error_without_a_right_to_the_schema_says_what_to_grant(
+    make_role: MakeRole, pool: Pool, verb: Verb
+) -> None:
     """A role that may not enter the schema is told to be let in."""
     await LeaseTable(pool, schema="closed").create()
     role = await make_role("GRANT SELECT, INSERT, UPDATE ON closed.lease TO {role}")
-    for verb in VERBS.values():
-        error = await refusal(verb, LeaseTable(role, schema="closed"))
-        assert 'GRANT USAGE ON SCHEMA "closed"' in error.problem
-        assert isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError)
+    error = await refusal(verb, LeaseTable(role, schema="closed"))
+    assert 'GRANT USAGE ON SCHEMA "closed"' in error.problem
+    assert isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError)
 
 
 @pytest.mark.parametrize("schema", ["public", None, "new"])

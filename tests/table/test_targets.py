@@ -14,9 +14,9 @@ import pytest
 from asyncpg_lease import LeaseTable, acquire, lease, try_acquire
 from asyncpg_lease.table import store_of
 from tests.conftest import MakePool
-from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 from tests.support.typing import Pool
 
 WAYS: list[Callable[[Any], object]] = [
@@ -49,11 +49,8 @@ async def test_target_that_is_no_pool_is_refused(pool: Pool, dsn: str) -> None:
                 await use(way, nothing)
 
 
-async def test_target_of_another_loop_is_refused_before_any_statement(
-    table: LeaseTable,  # noqa: ARG001
-    make_pool: MakePool,
-    proxy: Proxy,
-) -> None:
+@pytest.mark.usefixtures("table")
+async def test_target_of_another_loop_is_refused_before_any_statement(make_pool: MakePool, proxy: Proxy) -> None:
     """Another loop's pool is a RuntimeError that says to make one for each, and nothing is sent."""
     pool = await make_pool(proxy.dsn)
     theirs = LeaseTable(pool)
@@ -104,10 +101,8 @@ async def test_pool_has_one_default_table(table: LeaseTable, pool: Pool, make_po
     await again.release()
 
 
-async def test_pool_s_default_table_lives_as_long_as_a_lease_of_it(
-    table: LeaseTable,  # noqa: ARG001
-    pool: Pool,
-) -> None:
+@pytest.mark.usefixtures("table")
+async def test_pool_s_default_table_lives_as_long_as_a_lease_of_it(pool: Pool, travel: Travel) -> None:
     """The lease alone keeps its table; where the table was found is known as long as the pool lives."""
     held = await acquire(pool, "k")
     kept = weakref.ref(store_of(pool))
@@ -116,7 +111,10 @@ async def test_pool_s_default_table_lives_as_long_as_a_lease_of_it(
     assert kept() is store_of(pool)
     await held.release()
     del held
-    await until(lambda: gc.collect() >= 0 and kept() is None)
+    # A timer of its workers may be under way still.
+    await travel(1)
+    gc.collect()
+    assert kept() is None
     assert store_of(pool).name.quoted == '"public"."lease"'
 
 
@@ -126,41 +124,38 @@ def pools_alive() -> list[int]:
     return [id(one) for one in gc.get_objects() if isinstance(one, asyncpg.Pool)]
 
 
+@pytest.mark.usefixtures("table")
 async def test_pool_is_collected_when_it_is_closed_and_nothing_of_it_is_alive(
-    table: LeaseTable,  # noqa: ARG001
-    dsn: str,
-    pool: Pool,
+    dsn: str, pool: Pool, travel: Travel
 ) -> None:
     """After leases by the pool and by a table nothing of ours keeps it, once another pool is used."""
     # Without a lifetime of idle connections: before 0.32 the driver's own timer for it keeps a closed pool alive.
     other, pool = pool, await asyncpg.create_pool(dsn, min_size=1, max_size=2, max_inactive_connection_lifetime=0)
     mine = LeaseTable(pool)
-    collected = weakref.ref(mine._store)
+    collected = weakref.ref(store_of(mine))
     for target in (pool, mine):
         await (await acquire(target, "k")).release()
-        async with lease(target, "k", ttl=0.5):
-            await asyncio.sleep(0.2)
+        async with lease(target, "k", ttl=15):
+            await travel(8)
     identity = id(pool)
     assert identity in pools_alive()
     await mine.aclose()
     await pool.close()
     del pool, target, mine
     await (await acquire(other, "k")).release()
-    # A timer of its workers may be under way still, for a quarter of a second.
-    await until(lambda: identity not in pools_alive())
+    # A timer of its workers may be under way still.
+    await travel.until(lambda: identity not in pools_alive(), within=5)
     assert collected() is None
 
 
-async def test_default_tables_of_many_short_lived_pools_are_each_their_own(
-    table: LeaseTable, dsn: str, observe: Observer
-) -> None:
+@pytest.mark.usefixtures("table")
+async def test_default_tables_of_many_short_lived_pools_are_each_their_own(dsn: str, observe: Observer) -> None:
     """A pool that takes a dead one's place in memory does not take its table."""
-    for number in range(15):
+    for number in range(6):
         pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
         held = await acquire(pool, f"k{number}")
         assert store_of(pool).connections.pool is pool
         await held.release()
         await pool.close()
         del pool, held
-    assert len(await observe.rows()) == 15
-    assert table.name
+    assert len(await observe.rows()) == 6
