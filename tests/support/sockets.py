@@ -49,9 +49,8 @@ def unheard(loop: asyncio.AbstractEventLoop, sessions: Collection[int]) -> set[i
     waiting: set[int] = set()
     for found, here, there in links:
         is_new = there in servers and here[1] not in sessions
-        if _is_in_flight(found):
-            waiting.add(here[1])
-        elif there not in own and (_unread(there, here) or (is_new and _is_owed_an_answer(found))):
+        at_work = there not in own and (_unread(there, here) or (is_new and _is_owed_an_answer(found)))
+        if at_work or _is_in_flight(found):
             waiting.add(here[1])
     return waiting
 
