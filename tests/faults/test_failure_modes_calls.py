@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -106,8 +106,40 @@ async def acquire_read_only(scene: Scene) -> None:
     """Acquiring: the server is read-only."""
     database = scene.observe.dsn.rpartition("/")[2]
     await scene.observe.connection.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    # The setting is that of sessions that begin after it.
+    await scene.pool.expire_connections()
+    await acquire(scene.table, KEY, ttl=30)
+
+
+@call
+async def acquire_on_ended_session(scene: Scene) -> None:
+    """Acquiring: the server has just ended the session."""
+    async with session_ended(scene):
+        await acquire(scene.table, KEY, ttl=30)
+
+
+@call
+async def wait_on_ended_session(scene: Scene) -> None:
+    """Waiting: the server has just ended the session."""
+    async with session_ended(scene):
+        held = await acquire(scene.table, KEY, ttl=30, wait=WAIT)
+        await held.release()
+
+
+@asynccontextmanager
+async def session_ended(scene: Scene) -> AsyncIterator[None]:
+    """End the pool's session, and let nobody hear of it before the claim has been sent."""
+    scene.proxy.freeze()
     await scene.observe.terminate_backends()
-    await acquire(scene.table, KEY, ttl=30, wait=0)
+    claims = scene.proxy.count(CLAIM)
+
+    async def thaw() -> None:
+        await scene.proxy.wait_for(CLAIM, count=claims + 1)
+        scene.proxy.thaw()
+
+    thawing = asyncio.create_task(thaw())
+    yield
+    await thawing
 
 
 @call
@@ -122,7 +154,7 @@ async def acquire_cancelled(scene: Scene) -> None:
     """Acquiring: the call is cancelled on a frozen network."""
     scene.proxy.freeze()
     task = asyncio.create_task(acquire(scene.table, KEY, ttl=30))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.1)
     task.cancel()
     await task
 
@@ -187,20 +219,20 @@ def kind_of(error: BaseException | None, mode: Mode) -> str:
 @pytest.mark.parametrize("name", MODES)
 async def test_fault_while_a_lease_is_acquired_or_left_is_seen_as_documented(scene: Scene, name: str) -> None:
     """What the table names comes out, in time; nothing stays claimed once the server is reached; the log says so."""
-    mode, error = MODES[name], None
+    mode, error, travel = MODES[name], None, scene.travel
     async with logging_kept() as logged:
-        started = time.monotonic()
+        moved = travel.moved
         try:
-            await CALLS[name](scene)
+            await travel.through(CALLS[name](scene), within=60)
         except BaseException as raised:  # noqa: BLE001 - also a cancellation is compared
             error = raised
-        assert time.monotonic() - started < LIMITS[mode.when] + SLACK
+        assert travel.moved - moved <= LIMITS[mode.when] + SLACK
         assert kind_of(error, mode) == mode.seen.partition(";")[0]
         assert logged.difference(mode) == (set(), set())
     scene.proxy.thaw()
     await scene.proxy.accept()
     if "there is no table" not in name:
-        await scene.observe.until_free(KEY, within=6)
+        await travel.until(lambda: scene.observe.is_free(KEY), within=6)
 
 
 def test_every_documented_fault_of_a_call_is_made() -> None:
