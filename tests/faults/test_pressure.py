@@ -128,7 +128,7 @@ async def test_three_hundred_leases_on_three_busy_connections_are_renewed_in_tim
 async def test_leases_leave_a_connection_of_two_idle_beside_its_other_users(
     make_pool: MakePool, proxy: Proxy, travel: Travel
 ) -> None:
-    """Of a pool that others use half of the time the leases' renewals take next to nothing, for five ttls."""
+    """Of a pool that others use half of the time the leases' renewals take next to nothing, for two ttls."""
     pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
     told, leases = Recorder(), 40
     idle: list[bool] = []
@@ -152,7 +152,7 @@ async def test_leases_leave_a_connection_of_two_idle_beside_its_other_users(
         proxy.delay_replies = 0.05
         others = [asyncio.create_task(use()), asyncio.create_task(look())]
         # Without the rows, of which there are many.
-        await travel(5 * 15, rows=False)
+        await travel(2 * 15, rows=False)
         proxy.delay_replies = 0
         for other in others:
             other.cancel()
@@ -160,7 +160,7 @@ async def test_leases_leave_a_connection_of_two_idle_beside_its_other_users(
     assert not told.of(Lost)
     assert sum(idle) > 0.8 * len(idle)
     # Each lease was renewed again and again, and what was due together took one statement and one connection.
-    assert _least(told, leases) >= 10
+    assert _least(told, leases) >= 4
     assert proxy.count(RENEW) < leases
 
 

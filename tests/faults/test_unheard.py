@@ -18,6 +18,7 @@ from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import CLAIM, RELEASE, RENEW
 from tests.support.travel import Travel
+from tests.support.wire import Drop
 
 KEY = "unheard"
 pytestmark = pytest.mark.usefixtures("table")
@@ -32,13 +33,20 @@ async def test_renewal_whose_reply_was_lost_is_made_again(
     told = Recorder()
     drops = [proxy.drop_reply(RENEW, nth=nth) for nth in lost]
     async with lease(stage.pool, KEY, ttl=15, observer=told) as held:
-        for drop in drops:
+
+        async def is_ahead(drop: Drop) -> bool:
+            """Tell whether the row lasts for longer than the holder knows, once a reply was lost."""
+            await drop.happened.wait()
             heard = held.expires_at
-            # The rows stay where they are: later than what was heard is what the server has made of a renewal.
-            await travel.until(drop.happened.is_set, within=20, rows=False)
+            # Before it is sent again.
+            proxy.freeze()
             row = await observe.row(KEY)
-            assert row is not None
-            assert row["expires_at"] > heard
+            proxy.thaw()
+            return row is not None and row["expires_at"] > heard
+
+        ahead = asyncio.gather(*map(is_ahead, drops))
+        # The rows stay where they are: what changes them is a renewal.
+        assert await travel.through(ahead, within=60, rows=False) == [True] * len(drops)
         renewed = len(told.of(Renewed))
         await travel.until(lambda: len(told.of(Renewed)) > renewed + 2, within=40)
         assert held.is_held
