@@ -61,18 +61,16 @@ def test_stale_commit_is_a_complaint_unless_it_is_the_controls(path: str) -> Non
     assert any("writes lost" in line for line in result.complaints(0, 0))
 
 
-def runs() -> list[Seen]:
-    """Return sound runs of everything that is to be seen."""
-    tenures = [tenure for batch in plan(1, 1) for tenure in batch]
-    return [
-        Seen(tenure, "broken off" if tenure.ends == "server" else "committed", 2, True, tenure.ends == "server")
-        if tenure.path not in CONTROL
-        else Seen(tenure, "committed", 2)
-        for tenure in tenures
-    ]
+RUNS = [
+    Seen(tenure, "committed", 2)
+    if tenure.path in CONTROL
+    else Seen(tenure, "broken off" if tenure.ends == "server" else "committed", 2, True, tenure.ends == "server")
+    for batch in plan(1, 1)
+    for tenure in batch
+]
+"""Sound runs of everything that is to be seen."""
 
-
-STALE = {run.tenure.key for run in runs() if run.tenure.path in CONTROL}
+STALE = {run.tenure.key for run in RUNS if run.tenure.path in CONTROL}
 
 
 def complaints(found: list[Seen], stale: set[str] = STALE) -> list[str]:
@@ -82,19 +80,19 @@ def complaints(found: list[Seen], stale: set[str] = STALE) -> list[str]:
 
 def test_runs_in_which_all_was_seen_have_no_complaint() -> None:
     """Each path at each point, refusals, sessions ended by the server, and stale commits of the control."""
-    assert complaints(runs()) == []
+    assert complaints(RUNS) == []
     assert [line.partition(": 0")[0] for line in complaints([])] == [*least(90, 30)]
 
 
 def test_what_some_runs_have_not_seen_is_named() -> None:
     """A control that is saved by something else, and guards that keep nobody out or end by themselves, show nothing."""
     for isolation in ISOLATIONS:
-        stale = {run.tenure.key for run in runs() if run.tenure.isolation != isolation} & STALE
-        assert f"stale commits without a guard in {isolation}: 0, fewer than 1" in complaints(runs(), stale)
+        stale = {run.tenure.key for run in RUNS if run.tenure.isolation != isolation} & STALE
+        assert f"stale commits without a guard in {isolation}: 0, fewer than 1" in complaints(RUNS, stale)
     for path in GUARDED:
-        found = [replace(run, refused=False) if run.tenure.path == path else run for run in runs()]
+        found = [replace(run, refused=False) if run.tenure.path == path else run for run in RUNS]
         assert complaints(found) == [f"successors that {path} kept out until its process went on: 0, fewer than 1"]
-    found = [replace(run, granted_in_stop=False) for run in runs()]
+    found = [replace(run, granted_in_stop=False) for run in RUNS]
     assert complaints(found) == ["guarded transactions ended by the server: 0, fewer than 1"]
 
 
@@ -104,20 +102,20 @@ def test_point_at_which_a_path_was_never_stopped_is_named(path: str) -> None:
     named = {
         point: unseen(count(found, STALE), least(0, 0))
         for point in POINTS
-        for found in [[run for run in runs() if (run.tenure.path, run.tenure.point) != (path, point)]]
+        for found in [[run for run in RUNS if (run.tenure.path, run.tenure.point) != (path, point)]]
     }
     assert named == {point: [f"{path} stopped at {point}: 0, fewer than 1"] for point in POINTS}
 
 
 def test_table_counts_each_run_once_in_its_line_and_once_in_a_sum() -> None:
     """The sums are of all guarded runs and of all of the control."""
-    _head, *lines = table(runs(), STALE)
+    _head, *lines = table(RUNS, STALE)
     numbers = [[int(cell) for cell in line[30:].split()] for line in lines]
     assert [row[0] for row in numbers] == [5] * 24 + [90, 30]
     assert numbers[-2][1:6] == [18] * 5
     assert [row[-1] for row in numbers] == [0] * 18 + [5] * 6 + [0, 30]
     assert numbers[-2][7] == 90
-    assert numbers[-2][8] == sum(run.tenure.ends == "server" for run in runs())
+    assert numbers[-2][8] == sum(run.tenure.ends == "server" for run in RUNS)
 
 
 def test_plan_of_a_seed_is_always_the_same_and_another_seeds_is_another() -> None:

@@ -18,7 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.support.inside import keeper
+from tests.support.inside import (
+    Account,
+    KeeperError,
+    KeptCluster,
+    make_server_folder,
+    say_to_owner,
+    server_account,
+)
 
 CLOCK = "clock"
 """The file in a node's folder with the seconds by which its clock is wrong, with a sign."""
@@ -26,7 +33,7 @@ CLOCK = "clock"
 SETTINGS = {"max_connections": "60", "wal_retrieve_retry_interval": "200ms"}
 
 
-class Node(keeper._Cluster):
+class Node(KeptCluster):
     """One server of a cluster; its port stays the same for good.
 
     Args:
@@ -36,7 +43,7 @@ class Node(keeper._Cluster):
         library: libfaketime, for a clock that can be turned; None: the machine's clock.
     """
 
-    def __init__(self, folder: Path, programs: Path, account: keeper._Account | None, library: str | None) -> None:
+    def __init__(self, folder: Path, programs: Path, account: Account | None, library: str | None) -> None:
         super().__init__(folder, programs, account)
         self._library = library
         self._clock = folder / CLOCK
@@ -116,8 +123,8 @@ class Node(keeper._Cluster):
 
 
 def _keep(programs: Path, library: str | None) -> None:
-    account = keeper._account()
-    folder = keeper._make_folder(account)
+    account = server_account()
+    folder = make_server_folder(account)
     folder.chmod(0o711)
     nodes = {name: Node(folder / f"{name}-{secrets.token_hex(2)}", programs, account, library) for name in ("a", "b")}
     try:
@@ -133,9 +140,9 @@ def _keep(programs: Path, library: str | None) -> None:
             }
             try:
                 orders[request["do"]]()
-                keeper._say(dsn=node.dsn, folder=str(node.folder))
-            except (OSError, subprocess.SubprocessError, keeper._KeeperError) as error:
-                keeper._say(error=str(error))
+                say_to_owner(dsn=node.dsn, folder=str(node.folder))
+            except (OSError, subprocess.SubprocessError, KeeperError) as error:
+                say_to_owner(error=str(error))
     finally:
         for node in nodes.values():
             node.remove()

@@ -50,6 +50,12 @@ from asyncpg_lease.cli._view import View
 from asyncpg_lease.testing import _keeper as keeper
 
 free_port = keeper._free_port
+Account = keeper._Account
+KeeperError = keeper._KeeperError
+KeptCluster = keeper._Cluster
+make_server_folder = keeper._make_folder
+server_account = keeper._account
+say_to_owner = keeper._say
 
 
 def parts_of(held: Lease) -> tuple[object, ...]:
@@ -142,6 +148,7 @@ __all__ = [
     "MAX_TTL",
     "MIN_TTL",
     "UNICODE",
+    "Account",
     "Attempt",
     "Board",
     "Body",
@@ -155,6 +162,8 @@ __all__ = [
     "FaultKind",
     "Glyphs",
     "Job",
+    "KeeperError",
+    "KeptCluster",
     "Lines",
     "Options",
     "Outcome",
@@ -192,10 +201,10 @@ __all__ = [
     "fresh_threads",
     "is_usable",
     "judge",
-    "keeper",
     "key_range",
     "label_of",
     "lay_out",
+    "make_server_folder",
     "observers_known",
     "parts_of",
     "quote_name",
@@ -203,6 +212,8 @@ __all__ = [
     "renew_rows",
     "require_loop",
     "revocation",
+    "say_to_owner",
+    "server_account",
     "spread",
     "tasks",
     "tenure_of",
