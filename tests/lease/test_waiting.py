@@ -30,9 +30,9 @@ async def test_wait_that_is_over_is_a_timeout_within_a_second(table: LeaseTable,
         started, moved = time.monotonic(), travel.moved
         with pytest.raises(LeaseTimeoutError) as caught:
             await travel.through(acquire(table, KEY, wait=wait), within=20)
-        # The least with what the machine took, the most without.
-        assert time.monotonic() - started >= wait
         assert travel.moved - moved < wait + 1
+        # With what a busy machine takes.
+        assert wait <= time.monotonic() - started < wait + 2.5
     assert isinstance(caught.value, TimeoutError)
     assert isinstance(caught.value, LeaseUnavailableError)
     assert (caught.value.holder, caught.value.fence) == (held.holder, 1)
@@ -188,22 +188,20 @@ async def test_acquire_on_an_exhausted_pool_ends_by_the_ttl(
     assert await observe.row(KEY) is None
 
 
-async def test_wait_does_not_outlast_an_error_that_stays(make_pool: MakePool) -> None:
+async def test_wait_does_not_outlast_an_error_that_stays(make_pool: MakePool, travel: Travel) -> None:
     """A missing table is not waited for: the error says what to run."""
     table = LeaseTable(await make_pool(), "nowhere")
     with pytest.raises(LeaseTableError, match="nowhere"):
-        async with asyncio.timeout(10):
-            await acquire(table, KEY, wait=60)
+        await travel.through(acquire(table, KEY, wait=60), within=5)
 
 
 @pytest.mark.usefixtures("table")
-async def test_wait_on_a_closed_pool_is_an_error_at_once(make_pool: MakePool) -> None:
+async def test_wait_on_a_closed_pool_is_an_error_at_once(make_pool: MakePool, travel: Travel) -> None:
     """A pool that is closed never comes back."""
     pool = await make_pool()
     await pool.close()
     with pytest.raises(asyncpg.InterfaceError):
-        async with asyncio.timeout(10):
-            await acquire(pool, KEY, wait=60)
+        await travel.through(acquire(pool, KEY, wait=60), within=5)
 
 
 async def test_unavailable_is_told_with_the_incumbent(table: LeaseTable) -> None:
