@@ -18,6 +18,8 @@ from tests.support.leasing import until
 from tests.support.observe import observing
 from tests.support.typing import Pool
 
+pytestmark = pytest.mark.slow("restarts and pauses containers")
+
 KEY = "job"
 
 
@@ -53,16 +55,16 @@ async def test_lease_of_a_container_that_stands_still_is_given_up(container: Pos
     """A server that stands still closes no connection either; the body is cancelled before its lease runs out."""
     loop = asyncio.get_running_loop()
     with pytest.raises(LeaseLostError) as caught:
-        async with lease(pool, KEY, ttl=3):
+        async with lease(pool, KEY, ttl=12):
             await asyncio.to_thread(container.get_wrapped_container().pause)
             paused = loop.time()
             try:
-                await asyncio.sleep(30)
+                await asyncio.sleep(90)
             finally:
                 cancelled = loop.time()
                 await asyncio.to_thread(container.get_wrapped_container().unpause)
     assert caught.value.reason == "unreachable"
-    assert cancelled - paused < 3
-    successor = await acquire(pool, KEY, wait=10)
+    assert cancelled - paused < 12
+    successor = await acquire(pool, KEY, wait=60)
     assert successor.fence == 2
     await successor.release()

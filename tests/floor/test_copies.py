@@ -15,6 +15,8 @@ from tests.conftest import MakePool
 from tests.floor.calls import use
 from tests.support.observe import Observer, observing
 
+pytestmark = pytest.mark.slow("copies whole databases")
+
 KEY = "k"
 
 

@@ -39,6 +39,7 @@ async def test_first_prune_does_not_wait_for_a_transaction_between_two_statement
     await held.release()
 
 
+@pytest.mark.slow("a prune looks again after real time")
 @pytest.mark.parametrize("verb", ["prune", "advance_fences"])
 async def test_first_prune_does_not_wait_for_statements_that_do_not_write_the_table(
     table: LeaseTable, pool: Pool, observe: Observer, dsn: str, verb: str
@@ -75,6 +76,7 @@ async def test_first_prune_does_not_wait_for_statements_that_do_not_write_the_ta
     await held.release()
 
 
+@pytest.mark.slow("a prune looks again after real time")
 async def test_first_prune_does_not_wait_for_another_database(
     dsn: str, server: Server, make_pool: MakePool, observe: Observer
 ) -> None:
@@ -100,6 +102,7 @@ async def test_first_prune_does_not_wait_for_another_database(
             await owner.execute(f"DROP DATABASE {ours}_copy WITH (FORCE)")
 
 
+@pytest.mark.slow("a prune looks again after real time")
 async def test_first_prune_beside_a_long_write_does_not_wait_for_whoever_comes_later(
     table: LeaseTable, observe: Observer, dsn: str, make_pool: MakePool
 ) -> None:

@@ -161,6 +161,7 @@ async def test_prune_of_any_number_of_rows_deletes_all(table: LeaseTable, observ
     assert await table.leases() == []
 
 
+@pytest.mark.slow("a prune looks again after real time")
 async def test_prune_in_another_schema_and_under_any_name_keeps_to_its_table(
     make_pool: MakePool, observe: Observer
 ) -> None:

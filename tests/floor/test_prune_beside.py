@@ -12,6 +12,7 @@ from tests.conftest import MakePool
 from tests.floor.calls import DAY, fill, paused, use
 from tests.sql.calls import STATEMENTS, claim, release, sessions, until_blocked
 from tests.support.inside import ask, floor
+from tests.support.leasing import until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.typing import Connection, Pool
@@ -125,22 +126,23 @@ async def test_prune_that_ends_between_its_steps_leaves_every_fence_in_order(
     assert await use(table, "key-1") == 9
 
 
+@pytest.mark.slow("thousands of rows")
 async def test_prune_of_20000_rows_goes_in_batches_and_gives_its_connection_back_in_between(
     table: LeaseTable, observe: Observer, make_pool: MakePool, proxy: Proxy
 ) -> None:
     """No statement deletes more than a thousand rows, and a lease on the pool's one connection is renewed beside it."""
     await fill(observe.connection, 20000, fence=3)
     pool = await make_pool(proxy.dsn, max_size=1)
-    async with lease(pool, "beside", ttl=3, heartbeat=0.1) as held:
+    async with lease(pool, "beside", ttl=30, heartbeat=0.1) as held:
         proxy.forget()
         before = held.expires_at
         assert await LeaseTable(pool).prune(3600) == Pruned(deleted=20000, kept=0, floor=3)
         assert proxy.count(DELETE) == 21
-        await asyncio.sleep(0.3)
-        assert held.expires_at > before
+        await until(lambda: held.expires_at > before)
     assert await use(table, "key-7") == 4
 
 
+@pytest.mark.slow("thousands of rows")
 async def test_prune_on_a_pool_of_one_lets_others_in_between_its_statements(
     table: LeaseTable, observe: Observer, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

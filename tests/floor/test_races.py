@@ -16,14 +16,17 @@ from tests.floor.calls import ISOLATIONS
 from tests.support.processes import Spawn, emit, receive
 from tests.support.typing import Pool
 
+pytestmark = pytest.mark.slow("races, round after round")
+
 # When, which key, which fence.
 Tenures = list[tuple[float, str, int]]
 
 
-async def contend(pool: Pool, tenures: Tenures, keys: int, count: int) -> None:
+async def contend(pool: Pool, tenures: Tenures, keys: int, count: int, seed: int) -> None:
     """Acquire and release keys at random until there were so many tenures, and note each while it lasts."""
+    chance = random.Random(seed)  # noqa: S311 - an order, reproducibly
     while len(tenures) < count:
-        key = f"key-{random.randrange(keys)}"  # noqa: S311
+        key = f"key-{chance.randrange(keys)}"
         held = await try_acquire(pool, key)
         if held is not None:
             tenures.append((time.monotonic(), key, held.fence))
@@ -60,7 +63,7 @@ async def test_prunes_beside_claims_never_lower_a_fence(
     tenures: Tenures = []
     ended = asyncio.Event()
     pruning = [asyncio.create_task(keep_pruning(LeaseTable(pool), ended)) for pool in pools[:2]]
-    await asyncio.gather(*(contend(pools[number % 4], tenures, 10, 400) for number in range(12)))
+    await asyncio.gather(*(contend(pools[number % 4], tenures, 10, 400, number) for number in range(12)))
     ended.set()
     deleted = await asyncio.gather(*pruning)
     assert out_of_order(tenures) == []
@@ -72,7 +75,7 @@ async def contending(dsn: str) -> None:
     tenures: Tenures = []
     async with asyncpg.create_pool(dsn, min_size=4, max_size=4) as pool:
         emit(ready=True)
-        await asyncio.gather(*(contend(pool, tenures, 40, 1000) for _ in range(8)))
+        await asyncio.gather(*(contend(pool, tenures, 40, 1000, number) for number in range(8)))
     # In parts: a line must fit into the parent's buffer.
     for start in range(0, len(tenures), 200):
         emit(tenures=tenures[start : start + 200])

@@ -14,6 +14,8 @@ from tests.floor.calls import use
 from tests.pools.roles import MakeLogin
 from tests.support.observe import Observer
 
+pytestmark = pytest.mark.slow("a runbook with several sessions")
+
 PAGE = Path(__file__).parents[2] / "docs/how-to/recover-after-a-failover.md"
 KEY = "k"
 
