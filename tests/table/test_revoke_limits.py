@@ -28,7 +28,7 @@ async def test_revoke_gives_a_locked_row_up_for_good(
     row = await observe.row(KEY)
     async with observe.locked(KEY):
         with pytest.raises(TimeoutError, match=f"another session has the row of lease {KEY!r} locked: nothing was"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(5):
                 await table.revoke(KEY, force=True)
     # What waited for the lock still would do its work before this, which asks for it next.
     async with observe.locked(KEY):
@@ -46,7 +46,7 @@ async def test_revoke_waits_no_longer_than_its_session_would(
     pool = await make_pool(max_size=1, server_settings={"lock_timeout": "50ms"})
     held = await acquire(table, KEY)
     strict = LeaseTable(pool)
-    async with observe.locked(KEY), asyncio.timeout(20):
+    async with observe.locked(KEY), asyncio.timeout(5):
         with pytest.raises(TimeoutError, match="locked"):
             await strict.revoke(KEY)
     assert (await strict.revoke(KEY)).outcome == "revoked"
@@ -64,7 +64,7 @@ async def test_revoke_of_a_row_that_may_not_be_changed_is_an_error(
         "ALTER TABLE lease ENABLE ROW LEVEL SECURITY; CREATE POLICY look ON lease FOR SELECT USING (true)"
     )
     with pytest.raises(LeaseTableError, match="row-level security or a trigger"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             await LeaseTable(role).revoke(KEY)
     await held.release()
 
