@@ -28,6 +28,16 @@ from tests.support.typing import Pool
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = [path for path in sorted(Path(asyncpg_lease.__file__).parent.glob("*.py")) if "```python" in path.read_text()]
+# Relative to the root, and why.
+SLOW = {
+    "README.md": "it imports a web framework, and its lifespan runs for half a second",
+    "docs/how-to/fence-http.md": "it imports a web framework",
+    "docs/how-to/fence-postgresql.md": "it starts another server",
+    "docs/how-to/fence-redis.md": "it starts a Redis",
+    "docs/how-to/fence-sqlalchemy.md": "it imports SQLAlchemy",
+    "docs/how-to/revoke.md": "its jobs run for seconds",
+    "docs/index.md": "its jobs run at set times",
+}
 # What examples do while they hold a lease.
 JOBS = ["do_work", "write_report"]
 
@@ -50,7 +60,14 @@ def runner(monkeypatch: pytest.MonkeyPatch, dsn: str) -> Iterator[asyncio.Runner
         yield runner
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def documents() -> Iterator[object]:
+    """Yield each document as a parameter, with a mark if it is slow."""
+    for path in DOCUMENTS:
+        name = path.relative_to(ROOT).as_posix()
+        yield pytest.param(path, id=name, marks=[pytest.mark.slow(SLOW[name])] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("path", list(documents()))
 def test_document_blocks_run_as_they_stand(path: Path, runner: asyncio.Runner) -> None:
     """Every Python block of a document runs without an error; README.md has some."""
     sybil = Sybil(parsers=[CodeBlockParser("python", Evaluator(runner)), SkipParser()])
@@ -74,6 +91,11 @@ def test_docstring_examples_run_as_they_stand(path: Path, runner: asyncio.Runner
         assert evaluate(document) > 0
     finally:
         runner.run(close_pool(pool))
+
+
+def test_slow_documents_are_there() -> None:
+    """No document that was moved or dropped is called slow."""
+    assert [name for name in SLOW if not (ROOT / name).is_file()] == []
 
 
 def test_readme_has_the_test_command_in_one_line() -> None:

@@ -48,11 +48,9 @@ def test_errors_form_one_tree() -> None:
 def test_error_survives_pickle_and_copy(error: LeaseError) -> None:
     """Class, attributes and message are the same after every protocol, and after a copy."""
     copies = [pickle.loads(pickle.dumps(error, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]  # noqa: S301
-    for other in [*copies, copy.copy(error), copy.deepcopy(error)]:
-        assert type(other) is type(error)
-        assert vars(other) == vars(error)
-        assert str(other) == str(error)
-        assert repr(other) == repr(error)
+    copies += [copy.copy(error), copy.deepcopy(error)]
+    seen = [(type(other), vars(other), str(other), repr(other)) for other in copies]
+    assert seen == [(type(error), vars(error), str(error), repr(error))] * len(seen)
 
 
 def test_error_with_a_note_keeps_it_through_a_pickle() -> None:
