@@ -45,6 +45,8 @@ async def test_close_waits_for_a_claim_that_is_given_back(
     await travel.until(claiming.done, within=2)
     with pytest.raises(asyncio.CancelledError):
         await claiming
+    # Only the claim's answer is late, and it is on its way.
+    proxy.delay_replies = 0.0
     assert not await observe.is_free("k")
     closing = asyncio.create_task(slow.aclose())
     await travel(0.2)
