@@ -72,7 +72,7 @@ async def test_workers_after_a_storm_of_users_are_all_there(make_pool: MakePool,
         assert not any(claiming.done() for claiming in stuck)
         for claiming in stuck:
             claiming.cancel()
-        await asyncio.wait(stuck)
+    await asyncio.wait(stuck)
 
 
 async def test_worker_cancelled_alone_gives_its_caller_an_error(table: LeaseTable, observe: Observer) -> None:
