@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import selectors
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -76,6 +77,8 @@ _IDLE_TURNS = 8
 """Turns in a row in which nothing else ran: whatever had arrived is where it is awaited."""
 _MOST_TURNS = 1000
 """Turns after which a task that asks again and again, and waits for nothing, is not waited for."""
+_MOST_LOOKS = 10
+"""Looks after which a loop that has always something to do is not waited for."""
 _REST_LIMIT = 20.0
 """How many real seconds a server may take to come to rest, on however busy a machine."""
 _DEAF_LIMIT = 3.0
@@ -205,6 +208,7 @@ class Travel:
         started = loop.time()
         # A timer, so that another one that travels meanwhile does not pass by; its context keeps nothing alive.
         end = loop.call_at(started + seconds, lambda: None, context=Context())
+        looks = 0
         try:
             while True:
                 async with self._one_at_a_time:
@@ -216,6 +220,11 @@ class Travel:
                         return loop.time() - started
                     if loop.time() >= end.when():
                         return None
+                    looks += 1
+                    if looks < _MOST_LOOKS and _has_work(loop):
+                        # A timer has fired in the meantime: what it begins may set one that is due before the next.
+                        continue
+                    looks = 0
                     step = min(end.when(), _next_timer(loop)) - loop.time()
                     if step > 0 and not self._jumps:
                         if rows:
@@ -281,6 +290,13 @@ async def _come_to_rest(loop: asyncio.AbstractEventLoop) -> None:
         idle = 0 if ready else idle + 1
         if idle == _IDLE_TURNS:
             return
+
+
+def _has_work(loop: asyncio.AbstractEventLoop) -> bool:
+    """Tell whether the event loop's next turn has something to do."""
+    ready: deque[asyncio.Handle] = loop._ready  # type: ignore[attr-defined]
+    selector: selectors.BaseSelector | None = getattr(loop, "_selector", None)
+    return bool(ready) or (isinstance(selector, selectors.BaseSelector) and bool(selector.select(0)))
 
 
 def _next_timer(loop: asyncio.AbstractEventLoop) -> float:
