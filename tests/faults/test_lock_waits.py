@@ -33,6 +33,7 @@ async def _revocations(table: LeaseTable, observe: Observer) -> AsyncIterator[Wa
     await held.release()
 
 
+@pytest.mark.slow("PostgreSQL's lock_timeout is real time")
 @pytest.mark.parametrize("connections", [1, 3])
 async def test_revocations_that_wait_for_a_lock_on_every_connection_cost_no_other_lease(
     make_pool: MakePool, observe: Observer, connections: int
@@ -42,7 +43,7 @@ async def test_revocations_that_wait_for_a_lock_on_every_connection_cost_no_othe
     table = LeaseTable(pool, poll=0.02)
     told = Recorder()
     async with _revocations(table, observe) as wait:
-        async with lease(table, "other", ttl=4, observer=told):
+        async with lease(table, "other", ttl=9, heartbeat=1, observer=told):
             waiting = [asyncio.create_task(wait()) for _ in range(connections)]
             await until(lambda: told.of(Lost) or len(told.of(Renewed)) > 1, within=10)
             assert not any(task.done() for task in waiting)

@@ -14,32 +14,35 @@ from tests.conftest import MakePool
 from tests.support.leasing import warm
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.travel import Travel
 
 KEY = "lost"
-Lose = Callable[[LeaseTable, Observer, Proxy, str | None], Awaitable[Lease]]
+TTL = 20.0
+Lose = Callable[[LeaseTable, Observer, Proxy, Travel, str | None], Awaitable[Lease]]
 
 
-async def taken(table: LeaseTable, observe: Observer, _proxy: Proxy, holder: str | None) -> Lease:
+async def taken(table: LeaseTable, observe: Observer, _proxy: Proxy, _travel: Travel, holder: str | None) -> Lease:
     """Let the row run out, and somebody else take it."""
     await observe.expire(KEY)
     return await acquire(table, KEY, holder=holder)
 
 
-async def frozen(table: LeaseTable, _observe: Observer, proxy: Proxy, holder: str | None) -> Lease:
+async def frozen(table: LeaseTable, _observe: Observer, proxy: Proxy, travel: Travel, holder: str | None) -> Lease:
     """Keep everything of the first holder's back, until its row has run out and was taken over."""
     proxy.freeze()
-    successor = await acquire(table, KEY, wait=5, holder=holder)
+    await travel(1.1 * TTL)
+    successor = await acquire(table, KEY, holder=holder)
     proxy.thaw()
     return successor
 
 
-async def forced(table: LeaseTable, _observe: Observer, _proxy: Proxy, holder: str | None) -> Lease:
+async def forced(table: LeaseTable, _observe: Observer, _proxy: Proxy, _travel: Travel, holder: str | None) -> Lease:
     """End the tenure by force, and take the key."""
     await table.revoke(KEY, force=True)
     return await acquire(table, KEY, holder=holder)
 
 
-async def made_anew(table: LeaseTable, observe: Observer, _proxy: Proxy, holder: str | None) -> Lease:
+async def made_anew(table: LeaseTable, observe: Observer, _proxy: Proxy, _travel: Travel, holder: str | None) -> Lease:
     """Delete the row, so that its successor's has the same fence."""
     await observe.connection.execute("DELETE FROM lease")
     return await acquire(table, KEY, holder=holder)
@@ -57,6 +60,7 @@ async def test_body_that_lost_its_lease_touches_no_row_when_it_ends(
     make_pool: MakePool,
     proxy: Proxy,
     observe: Observer,
+    travel: Travel,
     lose: Lose,
     holder: str | None,
     on_lost: Literal["cancel", "flag"],
@@ -68,18 +72,19 @@ async def test_body_that_lost_its_lease_touches_no_row_when_it_ends(
 
     async def work() -> None:
         with pytest.raises(LeaseLostError) if on_lost == "cancel" else nullcontext():
-            async with lease(pool, KEY, ttl=1, holder=holder, on_lost=on_lost) as held:
+            async with lease(pool, KEY, ttl=TTL, holder=holder, on_lost=on_lost) as held:
                 entered.set()
                 try:
                     await held.wait_lost()
                 finally:
-                    await asyncio.sleep(1.5)
+                    await asyncio.sleep(1.5 * TTL)
 
     task = asyncio.create_task(work())
     await entered.wait()
-    successor = await lose(table, observe, proxy, holder)
+    successor = await lose(table, observe, proxy, travel, holder)
     before = await observe.version(KEY)
-    await task
-    await asyncio.sleep(0.05)
+    # The rows stay where they are: to move them is to write them.
+    await travel.through(task, within=3 * TTL, rows=False)
+    await travel(TTL, rows=False)
     assert await observe.version(KEY) == before
     await successor.release()

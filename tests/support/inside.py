@@ -49,6 +49,7 @@ from asyncpg_lease.cli._verdict import Tenure as DemoTenure
 from asyncpg_lease.cli._view import View
 from asyncpg_lease.testing import _keeper as keeper
 
+choose_clock = clock._suspend_aware_clock
 free_port = keeper._free_port
 Account = keeper._Account
 KeeperError = keeper._KeeperError
@@ -88,6 +89,11 @@ def fresh_threads() -> Iterator[None]:
         yield
     finally:
         delivery._threads = before
+
+
+def idle_threads() -> int:
+    """Return how many threads of observers wait for work."""
+    return delivery._threads._idle.qsize()
 
 
 def raced_threads(work: Callable[[], None], then: Callable[[], None]) -> None:
@@ -185,6 +191,7 @@ __all__ = [
     "bind",
     "caption",
     "check_writable",
+    "choose_clock",
     "choose_glyphs",
     "choose_narrator",
     "claim_row",
@@ -199,6 +206,7 @@ __all__ = [
     "free_port",
     "fresh_holder",
     "fresh_threads",
+    "idle_threads",
     "is_usable",
     "judge",
     "key_range",
