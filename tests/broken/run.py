@@ -32,7 +32,7 @@ from tests.support.databases import TEST_SETTINGS, Server
 
 ROOT = Path(__file__).parents[2]
 _READ_BY_TESTS = ("tests", "docs", "bench", "README.md", "pyproject.toml")
-_AT_ONCE = 4
+_AT_ONCE = 5
 _DSN = "ASYNCPG_LEASE_TEST_DSN"
 
 
