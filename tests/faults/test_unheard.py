@@ -87,6 +87,13 @@ async def test_renewal_that_is_answered_after_the_next_was_sent_is_harmless(
     assert not told.of(Lost)
 
 
+async def make_stage_at_rest(make_pool: MakePool, proxy: Proxy, observe: Observer) -> Stage:
+    """Make a stage of one connection, which has come back to its pool."""
+    stage = await Stage.make(make_pool, proxy, observe, connections=1)
+    await until(lambda: stage.pool.get_idle_size() == 1)
+    return stage
+
+
 async def _nothing(_stage: Stage, _travel: Travel) -> None:
     """Let the reply come late."""
 
@@ -133,7 +140,7 @@ async def test_cancelled_claim_that_was_granted_is_given_back_whatever_becomes_o
     after: float,
 ) -> None:
     """The caller has its CancelledError within about a second, and others the key soon after the network is well."""
-    stage = await Stage.make(make_pool, proxy, observe, connections=1)
+    stage = await make_stage_at_rest(make_pool, proxy, observe)
     proxy.delay_replies = 2.5
     claims = proxy.count(CLAIM)
     task = asyncio.create_task(acquire(stage.pool, KEY, ttl=60))
@@ -157,7 +164,7 @@ async def test_cancelled_claim_of_a_server_process_that_stands_still_is_given_ba
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """A claim that is granted long after its caller has gone is given back as soon as it is."""
-    stage = await Stage.make(make_pool, proxy, observe, connections=1)
+    stage = await make_stage_at_rest(make_pool, proxy, observe)
     with stopped(*await stage.backends()):
         with pytest.raises(TimeoutError):
             await travel.through(_acquire_within(0.2, stage), within=2)
@@ -204,7 +211,7 @@ async def test_cancelled_claim_without_an_answer_keeps_its_connection_no_longer_
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
     """With a long ttl a claim may go unanswered for 15 s; one that nobody waits for has the 3 s of any other."""
-    stage = await Stage.make(make_pool, proxy, observe, connections=1)
+    stage = await make_stage_at_rest(make_pool, proxy, observe)
     claims = proxy.count(CLAIM)
     proxy.delay_requests = NEVER
     claiming = asyncio.create_task(acquire(stage.pool, KEY, ttl=600))
