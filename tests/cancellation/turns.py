@@ -30,13 +30,13 @@ class Turns:
 
     def __enter__(self) -> Self:
         if self.few:
-            run_once = self._loop._run_once
+            run_once = self._loop._run_once  # noqa: SLF001
 
             def followed() -> None:
                 run_once()
                 self._note()
 
-            self._loop._run_once = followed
+            self._loop._run_once = followed  # noqa: SLF001
         else:
             self._loop.call_soon(self._keep_turning)
         return self
@@ -44,7 +44,7 @@ class Turns:
     def __exit__(self, *_: object) -> None:
         self._over = True
         if self.few:
-            del self._loop._run_once
+            del self._loop._run_once  # noqa: SLF001
 
     def _keep_turning(self) -> None:
         if not self._over:

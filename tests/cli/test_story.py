@@ -2,11 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from tests.support.inside import Event, Fault, FaultKind, Story
+from tests.support.inside import Event, Fault, FaultKind, tell_story
 
 _RESUMED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -26,10 +25,9 @@ def test_story_takes_for_late_what_was_written_after_the_pause(
     """When a worker says that it wrote is not when it wrote: the database's time of the write counts."""
     heard: list[bool] = []
     narrator = SimpleNamespace(hear=lambda _event, *, late, writes: heard.append(late))  # noqa: ARG005
-    story = Story(cast("Any", None), cast("Any", None), cast("Any", narrator), list(FaultKind), restart=None)
-    story._faults = [
+    faults = [
         Fault(FaultKind.PAUSE, 3, _RESUMED - timedelta(seconds=2), _RESUMED),
         Fault(FaultKind.RESTART, 4, _RESUMED - timedelta(seconds=1), _RESUMED),
     ]
-    story._note(Event(0, "worker-1", kind, fence, at=_RESUMED + timedelta(seconds=seconds)))
+    tell_story(narrator, faults, Event(0, "worker-1", kind, fence, at=_RESUMED + timedelta(seconds=seconds)))
     assert heard == [late]

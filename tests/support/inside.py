@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
+from typing import Any, cast
 from weakref import ref
 
 import pytest
@@ -148,6 +149,14 @@ def tenure_of(held: Lease) -> ref[object]:
     return ref(held._holding)
 
 
+def tell_story(narrator: object, faults: list[Fault], event: Event) -> None:
+    """Let the demo's story hear of one event after faults, with nothing else of the demo there."""
+    nothing: Any = None
+    story = Story(nothing, nothing, cast("Any", narrator), list(FaultKind), restart=None)
+    story._faults = faults
+    story._note(event)
+
+
 __all__ = [
     "ASCII",
     "CANCELLED_LIMIT",
@@ -181,7 +190,6 @@ __all__ = [
     "State",
     "Statement",
     "Statements",
-    "Story",
     "TaskOwner",
     "Tenure",
     "Trust",
@@ -224,6 +232,7 @@ __all__ = [
     "server_account",
     "spread",
     "tasks",
+    "tell_story",
     "tenure_of",
     "upkeep_that_fails",
     "wait_shielded",

@@ -50,7 +50,7 @@ class _ServerLink(asyncio.Protocol):
         self._framer = Framer(starts_untyped=False)
         self._owner = connection
         # Private, but the driver knows every way to log in.
-        self.transport = cast("asyncio.Transport", connection._transport)  # type: ignore[attr-defined]
+        self.transport = cast("asyncio.Transport", connection._transport)  # type: ignore[attr-defined]  # noqa: SLF001
         self.transport.set_protocol(self)
 
     def close(self) -> None:

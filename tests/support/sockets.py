@@ -38,7 +38,7 @@ def unheard(loop: asyncio.AbstractEventLoop, sessions: Collection[int]) -> set[i
     if sys.platform != "linux":
         return set()
     links: list[tuple[socket.socket, Address, Address]] = []
-    for transport in list(loop._transports.values()):  # type: ignore[attr-defined]
+    for transport in list(loop._transports.values()):  # type: ignore[attr-defined]  # noqa: SLF001
         found = transport.get_extra_info("socket")
         here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if found is not None and found.family == socket.AF_INET and there:
