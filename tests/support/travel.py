@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import asyncpg
+import psycopg
+from psycopg import sql
 
 from tests.support import sockets
 from tests.support.typing import Connection, Record
@@ -71,7 +73,7 @@ SELECT
 FROM pg_stat_activity
 -- From PostgreSQL 18 on a session is there while it logs in, and in no database yet.
 WHERE (datname = current_database() OR state = 'starting') AND backend_type = 'client backend'
-    AND pid <> pg_backend_pid()
+    AND pid <> pg_backend_pid() AND application_name <> 'travel'
 """
 _IDLE_TURNS = 8
 """Turns in a row in which nothing else ran: whatever had arrived is where it is awaited."""
@@ -123,8 +125,11 @@ class Travel:
                 assert held.is_held
     """
 
-    def __init__(self, connection: Connection | None) -> None:
+    def __init__(
+        self, connection: Connection | None, mover: psycopg.Connection[tuple[object, ...]] | None = None
+    ) -> None:
         self._connection = connection
+        self._mover = mover
         self._seen: Record | None = None
         self._deaf: set[int] = set()
         self._jumps = 0
@@ -234,19 +239,20 @@ class Travel:
             end.cancel()
 
     async def _move_rows(self, seconds: float) -> None:
-        if self._connection is None:
+        if self._mover is None:
             return
         # One message is one transaction.
-        move = f"SELECT set_config('travel.by', '{seconds:.6f} s', true);{_MOVE}"
+        move = sql.SQL("SELECT set_config('travel.by', {}, true);" + _MOVE).format(f"{seconds:.6f} s")
         for tries_left in reversed(range(_MOVES)):
             try:
-                await self._connection.execute(move)
-            except asyncpg.LockNotAvailableError as error:
+                # The event loop stands still for it: a renewal that began meanwhile would find its row locked.
+                self._mover.execute(move)
+            except psycopg.errors.LockNotAvailable as error:
                 message = "another session has locked a lease table: travel with rows=False"
                 raise RuntimeError(message) from error
-            except asyncpg.RaiseError:
+            except psycopg.errors.RaiseException as error:
                 if not tries_left:
-                    raise
+                    raise RuntimeError(str(error).partition("\n")[0]) from error
                 await self._settle()
             else:
                 return
@@ -324,7 +330,10 @@ async def travelling(dsn: str | None) -> AsyncIterator[Travel]:
         max_cached_statement_lifetime=0,
         server_settings={"lock_timeout": "300", "application_name": TRAVELLER},
     )
+    options = f"-c lock_timeout=300 -c application_name={TRAVELLER}"
+    mover = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, options=options)
     try:
-        yield Travel(connection)
+        yield Travel(connection, mover)
     finally:
+        mover.close()
         connection.terminate()
