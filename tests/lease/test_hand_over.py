@@ -31,7 +31,7 @@ async def test_joined_handle_with_a_shorter_ttl_never_shortens(table: LeaseTable
     async with lease(table, KEY, ttl=60, holder="app"):
         first = await observe.row(KEY)
         assert first is not None
-        async with lease(table, KEY, ttl=1, holder="app") as joined:
+        async with lease(table, KEY, ttl=20, holder="app") as joined:
             await joined.renew()
             second = await observe.row(KEY)
             assert second is not None

@@ -36,14 +36,24 @@ async def serving(way: str, dsn: str, socket: Path) -> AsyncIterator[asyncio.sub
     try:
         assert await line_of(process) == "held"
         async with asyncio.timeout(10):
-            while not socket.exists():
+            while not await is_listening(socket):
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
         yield process
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+async def is_listening(socket: Path) -> bool:
+    """Tell whether somebody takes connections at a socket."""
+    try:
+        _, writer = await asyncio.open_unix_connection(str(socket))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
 
 
 async def line_of(process: asyncio.subprocess.Process) -> str:

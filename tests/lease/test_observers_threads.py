@@ -13,7 +13,7 @@ import pytest
 
 from asyncpg_lease import Event, LeaseTable, acquire, lease
 from asyncpg_lease.events import Acquired, Notifier, Released
-from tests.support.inside import between_last_event_and_rest, delivery, observers_known, raced_threads
+from tests.support.inside import between_last_event_and_rest, delivery, idle_threads, observers_known, raced_threads
 from tests.support.leasing import Recorder, settle, until
 from tests.support.observers import Stuck, event, logged, threads
 from tests.support.typing import Pool
@@ -99,14 +99,16 @@ def test_work_that_comes_as_an_idle_thread_gives_up_is_done() -> None:
 @pytest.mark.usefixtures("few_threads")
 async def test_thread_of_observers_that_is_idle_ends_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread serves all observers that do not block, ends when there is nothing to tell, and is begun again."""
-    monkeypatch.setattr(delivery, "IDLE_LIMIT", 0.2)
-    before = threads()
+    monkeypatch.setattr(delivery, "IDLE_LIMIT", 0.3)
+    before, most = threads(), 0
     recorders = [Recorder() for _ in range(5)]
     for number, recorder in enumerate(recorders):
         Notifier(recorder).tell(event(number))
+        most = max(most, len(threads() - before))
         assert recorder.events
-        await asyncio.sleep(0.02)
-    assert len(threads() - before) == 1
+        # It has told the event, and is about to say that it is idle, or has ended already.
+        await until(lambda: idle_threads() == len(threads() - before))
+    assert most == 1
     await until(lambda: threads() <= before)
     Notifier(recorders[0]).tell(event(9))
     assert recorders[0].events == [event(0), event(9)]

@@ -16,7 +16,7 @@ from asyncpg_lease import (
 from asyncpg_lease.events import Lost, Released, Revoked
 from tests.conftest import MakePool
 from tests.support.bodies import Bodies
-from tests.support.leasing import Recorder, here
+from tests.support.leasing import Recorder, here, spin
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.travel import Travel
@@ -70,7 +70,7 @@ async def test_loss_that_the_clean_up_itself_finds_leaves_no_cancellation_behind
                 with suppress(LeaseLostError):
                     await held.renew()
     assert here().cancelling() == 0
-    await asyncio.sleep(0.01)
+    await spin(5)
 
 
 async def test_loss_while_draining_wakes_wait_over(table: LeaseTable, observe: Observer, travel: Travel) -> None:

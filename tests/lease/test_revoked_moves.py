@@ -33,12 +33,10 @@ class Replica:
     async def run(self) -> None:
         """Run the job for ever, in one tenure after the other."""
         while True:
-            try:
+            with suppress(LeaseLostError):
                 async with lease(self.table, KEY, ttl=self._ttl, wait=math.inf) as held:
                     self.fences.append(held.fence)
                     await asyncio.sleep(3600)
-            except LeaseLostError:
-                pass
 
 
 async def again(target: LeaseTable | Pool, travel: Travel, key: str = KEY) -> float:
