@@ -126,9 +126,11 @@ async def test_create_where_the_table_is_there_waits_for_nobody(table: LeaseTabl
     await transaction.start()
     await observe.connection.execute("LOCK TABLE lease IN ACCESS EXCLUSIVE MODE")
     await observe.connection.execute("SELECT pg_advisory_xact_lock(hashtext('asyncpg_lease'), hashtext('create'))")
-    async with asyncio.timeout(5):
-        await table.create()
+    creating = asyncio.create_task(table.create())
+    await asyncio.wait([creating], timeout=5)
+    assert creating.done()
     await transaction.rollback()
+    await creating
 
 
 async def test_create_in_the_first_schema_of_the_search_path(make_pool: MakePool, observe: Observer) -> None:

@@ -155,7 +155,8 @@ async def test_question_that_is_answered_with_nothing_by_another_statement_is_no
     other: Statement = getattr(OTHERS, name)
     await link.swap(getattr(OURS, name), other.sql if there == "another table" else NOTHING[name])
     table = LeaseTable(one, schema="public")
-    await refusal(table.get(KEY) if name == "get" else table.leases())
+    error = await refusal(table.get(KEY) if name == "get" else table.leases())
+    assert "another statement" in str(error.__cause__)
 
 
 async def test_release_without_its_statement_names_the_setting(

@@ -84,6 +84,7 @@ async def test_verify_of_a_table_with_more_than_it_needs_passes(
     await observe.connection.execute(change)
     await table.verify()
     held = await acquire(table, "k")
+    assert await observe.fence("k") == held.fence
     await held.release()
 
 
