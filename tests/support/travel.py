@@ -289,7 +289,7 @@ class Travel:
 
 async def _come_to_rest(loop: asyncio.AbstractEventLoop) -> None:
     """Let the event loop turn until nobody else has anything to do in it."""
-    ready: deque[asyncio.Handle] = loop._ready  # type: ignore[attr-defined]
+    ready: deque[asyncio.Handle] = loop._ready  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio's
     idle = 0
     for _ in range(_MOST_TURNS):
         await asyncio.sleep(0)
@@ -300,14 +300,14 @@ async def _come_to_rest(loop: asyncio.AbstractEventLoop) -> None:
 
 def _has_work(loop: asyncio.AbstractEventLoop) -> bool:
     """Tell whether the event loop's next turn has something to do."""
-    ready: deque[asyncio.Handle] = loop._ready  # type: ignore[attr-defined]
+    ready: deque[asyncio.Handle] = loop._ready  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio's
     selector: selectors.BaseSelector | None = getattr(loop, "_selector", None)
     return bool(ready) or (isinstance(selector, selectors.BaseSelector) and bool(selector.select(0)))
 
 
 def _next_timer(loop: asyncio.AbstractEventLoop) -> float:
     """Return when the next timer is due."""
-    scheduled: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]
+    scheduled: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio's
     return min((timer.when() for timer in scheduled if not timer.cancelled()), default=float("inf"))
 
 
