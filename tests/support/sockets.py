@@ -72,6 +72,8 @@ def _unread(here: Address, there: Address) -> int:
     body = b"".join([_REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED), ends, *hosts, _NO_COOKIE])
     header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
     with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as diag:
+        # The kernel answers at once; and a call that cannot block is not looked at by blockbuster, which costs more.
+        diag.setblocking(False)
         diag.send(header + body)
         answer = diag.recv(4096)
         if _HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY and answer[_HEADER.size + 1] == _ESTABLISHED:
@@ -80,8 +82,9 @@ def _unread(here: Address, there: Address) -> int:
 
 
 def _is_owed_an_answer(found: socket.socket) -> bool:
-    """Tell whether more segments with data went out than came in."""
+    """Tell whether more segments with data went out than came in, and the peer has not closed its end."""
     with suppress(OSError, struct.error):
-        came, went = _SEGMENTS.unpack_from(found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256), _SEGMENTS_AT)
-        return bool(went > came)
+        info = found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256)
+        came, went = _SEGMENTS.unpack_from(info, _SEGMENTS_AT)
+        return info[0] == _ESTABLISHED and bool(went > came)
     return False
