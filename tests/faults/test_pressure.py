@@ -130,18 +130,18 @@ async def test_leases_leave_a_connection_of_two_idle_beside_its_other_users(
 ) -> None:
     """Of a pool that others use half of the time the leases' renewals take next to nothing, for two ttls."""
     pool = await make_pool(proxy.dsn, min_size=2, max_size=2)
-    told, leases = Recorder(), 40
+    told, leases = Recorder(), 20
     idle: list[bool] = []
 
     async def use() -> None:
         while True:
             async with pool.acquire():
-                await asyncio.sleep(1.6)
+                await asyncio.sleep(2.6)
 
     async def look() -> None:
         while True:
             idle.append(pool.get_idle_size() > 0)
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(1.3)
 
     async with AsyncExitStack() as stack:
         claims = (acquire(pool, f"key-{n}", ttl=15, observer=told) for n in range(leases))
