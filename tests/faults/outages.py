@@ -21,7 +21,7 @@ from tests.support.typing import Pool
 HOLDER = "holder"
 """The application's name by which the server knows the holder's sessions from everybody else's."""
 
-NEVER = 30.0
+NEVER = 3600.0
 """Seconds of latency that no lease of these tests outlasts."""
 
 AGAIN = 0.01
@@ -115,9 +115,9 @@ async def reset_again_and_again(stage: Stage) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def ended_again_and_again(stage: Stage) -> AsyncIterator[None]:
+async def ended_again_and_again(stage: Stage, every: float = AGAIN) -> AsyncIterator[None]:
     """The server ends the holder's sessions as fast as they begin."""
-    async with _again_and_again(stage.end_sessions):
+    async with _again_and_again(stage.end_sessions, every):
         yield
 
 
@@ -190,11 +190,11 @@ async def exhausted_pool(stage: Stage) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _again_and_again(act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def _again_and_again(act: Callable[[], Awaitable[None]], every: float = AGAIN) -> AsyncIterator[None]:
     async def repeat() -> None:
         while True:
             await act()
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(every)
 
     task = asyncio.create_task(repeat())
     try:

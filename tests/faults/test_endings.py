@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
 from asyncpg_lease import lease
-from asyncpg_lease.events import Late, Lost, Released, RenewFailed
+from asyncpg_lease.events import Acquired, Late, Lost, Released, RenewFailed
 from tests.conftest import MakePool
 from tests.faults import outages
 from tests.faults.outages import Outage, Stage
@@ -19,10 +19,13 @@ from tests.support.leftovers import library_tasks
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
 from tests.support.statements import RELEASE
+from tests.support.travel import Travel
 
 KEY = "ended"
-LASTING = 0.8
-"""Seconds of each trouble: the body ends in the midst of it."""
+TTL = 20.0
+HEARTBEAT = 4.0
+LASTING = 4.0
+"""Seconds for which each trouble goes on once a renewal is under way: the body ends in the midst of it."""
 
 
 @asynccontextmanager
@@ -46,20 +49,6 @@ def is_beating() -> bool:
     return any("heartbeat:" in task.get_name() for task in library_tasks())
 
 
-async def until_beating() -> None:
-    """Wait until a renewal does not end at once, as one does that was answered before the trouble began.
-
-    Now and then none does before the trouble is over, since it found another connection: none is waited for then.
-    """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LASTING):
-            while True:
-                await until(is_beating)
-                await asyncio.sleep(0.05)
-                if is_beating():
-                    return
-
-
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "trouble",
@@ -69,25 +58,34 @@ async def until_beating() -> None:
     ],
 )
 async def test_end_beside_a_renewal_under_way_is_quiet(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, caplog: pytest.LogCaptureFixture, trouble: Outage
+    *,
+    make_pool: MakePool,
+    proxy: Proxy,
+    observe: Observer,
+    travel: Travel,
+    caplog: pytest.LogCaptureFixture,
+    trouble: Outage,
 ) -> None:
     """Whatever a renewal waits for when its body ends: no loss, the row is released, and no later answer undoes it."""
     caplog.set_level(logging.INFO, "asyncpg_lease")
     stage = await Stage.make(make_pool, proxy, observe)
-    told, begun = Recorder(), asyncio.Event()
+    told, rows = Recorder(), trouble is not outages.locked_row
 
-    async def cause() -> None:
-        async with trouble(stage):
-            begun.set()
-            await asyncio.sleep(LASTING)
+    async def work() -> int:
+        async with lease(stage.pool, KEY, ttl=TTL, heartbeat=HEARTBEAT, observer=told):
+            await under_way.wait()
+            return len(told.of(RenewFailed))
 
-    async with lease(stage.pool, KEY, ttl=9, heartbeat=0.2, observer=told):
-        causing = asyncio.create_task(cause())
-        await begun.wait()
-        await until_beating()
-        failed = len(told.of(RenewFailed))
-    await causing
-    await asyncio.sleep(0.1)
+    under_way = asyncio.Event()
+    working = asyncio.create_task(work())
+    await until(lambda: told.of(Acquired))
+    async with trouble(stage):
+        await travel.until(is_beating, within=2 * HEARTBEAT, rows=rows)
+        under_way.set()
+        await travel(LASTING, rows=rows)
+    failed = await travel.through(working, within=TTL)
+    await travel.until(lambda: told.of(Released), within=TTL / 2)
+    await travel(1)
     row = await observe.row(KEY)
     assert row is not None
     assert row["released_at"] is not None
@@ -100,55 +98,65 @@ async def test_end_beside_a_renewal_under_way_is_quiet(
     assert len([message for message in loud if not message.startswith(Late.message)]) == failed
 
 
-Moment = Callable[[Proxy, Observer], Awaitable[object]]
+Moment = Callable[[Proxy, Observer, Travel], Awaitable[object]]
 
 
-async def renewal_under_way(proxy: Proxy, _observe: Observer) -> None:
+async def renewal_under_way(proxy: Proxy, _observe: Observer, travel: Travel) -> None:
     """Come to where a renewal waits for its answer."""
-    proxy.delay_replies = 0.2
-    await until_beating()
+    proxy.delay_replies = HEARTBEAT
+    await travel.until(is_beating, within=2 * HEARTBEAT)
 
 
-async def renewals_failing(proxy: Proxy, _observe: Observer) -> None:
+async def renewals_failing(proxy: Proxy, _observe: Observer, travel: Travel) -> None:
     """Come to where the server has not been reached for a while, and will not be until the row has run out."""
     proxy.refuse()
     proxy.reset_links()
-    await until(is_beating)
-    await asyncio.sleep(0.2)
+    await travel.until(is_beating, within=2 * HEARTBEAT)
+    await travel(2)
 
 
-async def release_to_be_lost(proxy: Proxy, _observe: Observer) -> None:
+async def release_to_be_lost(proxy: Proxy, _observe: Observer, _travel: Travel) -> None:
     """Have the answer of the release lost."""
     proxy.drop_reply(RELEASE)
 
 
-async def loss_flagged(_proxy: Proxy, observe: Observer) -> None:
+async def loss_flagged(_proxy: Proxy, observe: Observer, travel: Travel) -> None:
     """Come to where the lease is lost, which a flagged body may overlook."""
     await observe.hand_over(KEY)
-    await asyncio.sleep(0.5)
+    await travel(2 * HEARTBEAT)
 
 
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("moment", [renewal_under_way, renewals_failing, release_to_be_lost, loss_flagged])
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), ExceptionGroup("mine", [KeyError()])])
 async def test_error_of_a_body_is_the_identical_object_whatever_becomes_of_its_lease(
-    make_pool: MakePool, proxy: Proxy, observe: Observer, moment: Moment, error: BaseException
+    *,
+    make_pool: MakePool,
+    proxy: Proxy,
+    observe: Observer,
+    travel: Travel,
+    moment: Moment,
+    error: BaseException,
 ) -> None:
     """No failure of a renewal or a release, and no loss, is chained to the body's error or takes its place."""
     pool = await make_pool(proxy.dsn)
     await warm(pool)
-    caught: BaseException | None = None
-    try:
-        async with lease(pool, KEY, ttl=1.5, heartbeat=0.3, on_lost="flag"):
-            await moment(proxy, observe)
-            raise error  # noqa: TRY301 - of several kinds
-    except BaseException as raised:  # noqa: BLE001 - whatever it is
-        caught = raised
+
+    async def work() -> tuple[BaseException | None, int]:
+        try:
+            async with lease(pool, KEY, ttl=TTL, heartbeat=HEARTBEAT, on_lost="flag"):
+                await moment(proxy, observe, travel)
+                raise error  # noqa: TRY301 - of several kinds
+        except BaseException as raised:  # noqa: BLE001 - whatever it is
+            return raised, here().cancelling()
+
+    caught, cancelling = await travel.through(work(), within=2 * TTL)
     assert caught is error
     assert error.__cause__ is None
     assert error.__context__ is None
-    assert here().cancelling() == 0
+    assert cancelling == 0
     proxy.delay_replies = 0
     await proxy.accept()
     if moment is not loss_flagged:
-        await observe.until_free(KEY, within=3)
+        # It is released, and does not run out.
+        await travel.until(lambda: observe.is_free(KEY), within=5)

@@ -61,7 +61,9 @@ def _is_in_flight(found: socket.socket) -> bool:
     Also from one end to the other in this loop it takes the kernel's time, which a busy machine lets wait for.
     """
     with suppress(OSError, ValueError):
-        return any(any(fcntl.ioctl(found.fileno(), request, bytes(4))) for request in (_UNSENT, termios.FIONREAD))
+        # One that was reset keeps for ever what it could not send.
+        if found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _ESTABLISHED:
+            return any(any(fcntl.ioctl(found.fileno(), asked, bytes(4))) for asked in (_UNSENT, termios.FIONREAD))
     return False
 
 
