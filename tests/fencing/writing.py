@@ -50,7 +50,7 @@ async def run_out_while_waited(
     async def checked(held: Lease) -> None:
         await check(held)
 
-    for left in (0.25, 2.0, 10.0):
+    for left in (0.4, 2.0, 10.0):
         held = await acquire(pool, KEY, ttl=60)
         await observe.shift(KEY, left - 60)
         async with observe.locked(KEY):
@@ -64,6 +64,6 @@ async def run_out_while_waited(
                 await observe.until_free(KEY, within=left + 10)
         if waited:
             return held, task
-        await asyncio.wait({task})
+        await asyncio.gather(task, return_exceptions=True)
         await held.release()
     pytest.fail("the check began too late to wait for the row")
