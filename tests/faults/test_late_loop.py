@@ -117,7 +117,7 @@ async def test_block_during_the_exit_is_no_loss(
     await travel.block(seconds)
     proxy.delay_replies = 0
     # Past its end the row has run out by itself.
-    await travel.until(lambda: told.of(Released) or told.of(ReleaseFailed), within=TTL)
+    await travel.until(lambda: bool(told.of(Released) or told.of(ReleaseFailed)), within=TTL)
     await travel.through(leaving, within=TTL)
     assert not told.of(Lost)
     assert await observe.is_free(KEY)
