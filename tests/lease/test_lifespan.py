@@ -35,7 +35,7 @@ async def serving(way: str, dsn: str, socket: Path) -> AsyncIterator[asyncio.sub
     )
     try:
         assert await line_of(process) == "held"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not await is_listening(socket):
                 await asyncio.sleep(0.01)
         yield process
@@ -59,7 +59,7 @@ async def is_listening(socket: Path) -> bool:
 async def line_of(process: asyncio.subprocess.Process) -> str:
     """Return the next line that the application says."""
     assert process.stdout is not None
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         return (await process.stdout.readline()).decode().strip()
 
 
@@ -67,7 +67,7 @@ async def stop(process: asyncio.subprocess.Process, number: signal.Signals) -> i
     """Stop the server by a signal and return its exit code."""
     process.send_signal(number)
     assert await line_of(process) == "ended"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await process.wait()
 
 
