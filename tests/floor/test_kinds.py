@@ -16,18 +16,17 @@ from tests.support.databases import Server
 from tests.support.inside import floor
 from tests.support.observe import Observer
 
-pytestmark = pytest.mark.slow("a prune looks again after real time, on each kind of pool")
-
-# Those that change what statements, numbers and rows are; tests/pools has the others.
-CHOSEN = [
+WHY = "a prune looks again after real time, on each kind of pool"
+# Those that change what statements, numbers and rows are; the others are for the night.
+BY_DAY = {
     "one connection",
     "no statement cache",
     "timestamptz in text",
     "numbers as text",
     "record that refuses",
     "serializable",
-]
-NAMES = {kind: f"lease {number}" for number, kind in enumerate(CHOSEN)}
+}
+NAMES = {kind: f"lease {number}" for number, kind in enumerate(KINDS)}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,10 @@ def dsn(shared_dsn: str) -> str:
     return shared_dsn
 
 
-@pytest.mark.parametrize("kind", CHOSEN)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow(WHY) if kind in BY_DAY else pytest.mark.night(WHY)) for kind in KINDS],
+)
 async def test_floor_is_the_same_on_every_kind_of_pool(
     make_pool: MakePool, observe: Observer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
