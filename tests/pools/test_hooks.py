@@ -85,7 +85,7 @@ async def test_setup_that_never_comes_back_on_one_connection_costs_no_lease(
     async with lease(pool, "k", ttl=9, heartbeat=2, observer=told) as held:
         hanging.set()
         await travel.until(lambda: not hanging.is_set(), within=5)
-        await travel(18)
+        await travel(12)
         assert held.is_held
     assert len(told.of(Renewed)) > 3
     assert told.of(Lost) == []
