@@ -13,16 +13,18 @@ if sys.platform != "win32":
     import fcntl
     import termios
 
-# From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h and linux/sockios.h.
+# From linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI")
 _NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-_UNSENT = 0x5411
 _UNREAD_AT = _HEADER.size + 56
 _ESTABLISHED = 1
 # From linux/tcp.h: how many segments with data came in and went out.
 _TCP_INFO, _SEGMENTS_AT, _SEGMENTS = 11, 152, struct.Struct("=II")
+# And how many bytes: received, sent, and sent again.
+_RECEIVED_AT, _RECEIVED = 128, struct.Struct("=Q")
+_SENT_AT, _SENT = 200, struct.Struct("=QQ")
 
 Address = tuple[str, int]
 
@@ -44,26 +46,34 @@ def unheard(loop: asyncio.AbstractEventLoop, sessions: Collection[int]) -> set[i
         if found is not None and found.family == socket.AF_INET and there:
             links.append((found, here, there))
     # Where both ends are in this loop, it reads what it sent itself.
-    own = {here for _, here, _ in links}
+    own = {(here, there): found for found, here, there in links}
     servers = {there for _, here, there in links if here[1] in sessions}
     waiting: set[int] = set()
     for found, here, there in links:
         is_new = there in servers and here[1] not in sessions
-        at_work = there not in own and (_unread(there, here) or (is_new and _is_owed_an_answer(found)))
-        if at_work or _is_in_flight(found):
+        other = own.get((there, here))
+        at_work = other is None and (_unread(there, here) or (is_new and _is_owed_an_answer(found)))
+        if at_work or _is_in_flight(found, other):
             waiting.add(here[1])
     return waiting
 
 
-def _is_in_flight(found: socket.socket) -> bool:
-    """Tell whether something sent has not come to the other end, or what came has not been read.
+def _is_in_flight(found: socket.socket, other: socket.socket | None) -> bool:
+    """Tell whether what came has not been read, or what was sent has not come to the other end in this loop.
 
-    Also from one end to the other in this loop it takes the kernel's time, which a busy machine lets wait for.
+    That takes the kernel's time, which a busy machine lets wait for. What was not acknowledged may have come.
     """
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, struct.error):
+        info = found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256)
         # One that was reset keeps for ever what it could not send.
-        if found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _ESTABLISHED:
-            return any(any(fcntl.ioctl(found.fileno(), asked, bytes(4))) for asked in (_UNSENT, termios.FIONREAD))
+        if info[0] != _ESTABLISHED:
+            return False
+        if any(fcntl.ioctl(found.fileno(), termios.FIONREAD, bytes(4))):
+            return True
+        if other is not None:
+            sent, again = _SENT.unpack_from(info, _SENT_AT)
+            (received,) = _RECEIVED.unpack_from(other.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256), _RECEIVED_AT)
+            return bool(sent - again > received)
     return False
 
 
