@@ -184,13 +184,13 @@ class Seen:
         self.moved = 0.0
 
 
-async def work(table: LeaseTable, seen: Seen, entered: asyncio.Event, travel: Travel | None = None) -> None:
+async def work(table: LeaseTable, seen: Seen, entered: asyncio.Event, ttl: float, travel: Travel | None = None) -> None:
     """Hold the key for longer than the ttl."""
     try:
-        async with lease(table, KEY, ttl=TTL):
+        async with lease(table, KEY, ttl=ttl):
             entered.set()
             try:
-                await asyncio.sleep(1.1 * TTL)
+                await asyncio.sleep(1.1 * ttl)
             except asyncio.CancelledError:
                 seen.cancelled_at = time.monotonic()
                 if travel is not None:
@@ -215,7 +215,7 @@ async def test_fault_while_a_lease_is_held_is_seen_as_documented(scene: Scene, n
     """The job sees the loss that the table names, or none, in time, and the log says what is there."""
     mode, seen, entered, travel = MODES[name], Seen(), asyncio.Event(), scene.travel
     async with logging_kept() as logged:
-        task = asyncio.create_task(work(scene.table, seen, entered, travel))
+        task = asyncio.create_task(work(scene.table, seen, entered, TTL, travel))
         await entered.wait()
         started, moved = time.monotonic(), travel.moved
         async with faults[name](scene):
@@ -236,7 +236,7 @@ async def test_crash_of_the_server_while_a_lease_is_held_is_seen_as_documented(o
     async with logging_kept() as logged, asyncpg.create_pool(own_server.dsn, min_size=1, max_size=2) as pool:
         table = LeaseTable(pool)
         await table.create()
-        task = asyncio.create_task(work(table, seen, entered))
+        task = asyncio.create_task(work(table, seen, entered, 8))
         await entered.wait()
         await asyncio.to_thread(own_server.restart_immediately)
         await task
