@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
+import pytest
+
 from tests.cli.test_verdict import GOOD
 from tests.support.examples import given
 from tests.support.examples import strategies as st
@@ -94,6 +96,7 @@ def test_layout_of_no_records_is_empty() -> None:
     assert (shown.workers, shown.bars, shown.span) == (["A"], [], 0.1)
 
 
+@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
 @given(LABELS)
 def test_spread_of_labels_lets_none_cover_another(wanted: Sequence[tuple[float, int]]) -> None:
     """Labels keep their order and their distance, and stay in the row where they fit into it."""

@@ -73,6 +73,7 @@ class Case(NamedTuple):
         return f"{self.outage.__name__} {self.moment.__name__} {self.on_lost}"
 
 
+@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "case",
@@ -142,6 +143,7 @@ class Hang(NamedTuple):
         return f"{self.outage.__name__} of {self.connections}"
 
 
+@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "hang",

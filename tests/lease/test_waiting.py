@@ -82,6 +82,7 @@ async def test_waiter_is_in_when_the_incumbent_runs_out(make_pool: MakePool, tra
     await dead.release()
 
 
+@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
 async def test_waiter_never_spins_on_a_row_that_ran_out_and_is_locked(
     make_pool: MakePool, proxy: Proxy, table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:
@@ -103,6 +104,7 @@ async def test_waiter_never_spins_on_a_row_that_ran_out_and_is_locked(
     await winner.release()
 
 
+@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
 async def test_waiter_outlasts_ended_connections(
     table: LeaseTable, observe: Observer, make_pool: MakePool, travel: Travel
 ) -> None:
