@@ -224,6 +224,8 @@ async def test_fault_while_a_lease_is_held_is_seen_as_documented(scene: Scene, n
     async with logging_kept() as logged:
         task = asyncio.create_task(work(scene.table, seen, entered, TTL, travel))
         await entered.wait()
+        # The claim's connection has come back to the pool.
+        await travel(0)
         started, moved = time.monotonic(), travel.moved
         async with faults[name](scene):
             # Inside the fault: leaving a block whose lease is lost needs no database.
