@@ -38,8 +38,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests whose time is moved out of a run on uvloop, which has a clock of its own."""
-    if config.getoption("--loop") != "uvloop":
+    """Leave tests whose time is moved out of runs in which it cannot be.
+
+    uvloop has a clock of its own. A pooler is another process, and nobody can see what is on its way through it.
+    """
+    if config.getoption("--loop") != "uvloop" and not config.getoption("--pooler"):
         return
     travelling = [item for item in items if "travel" in getattr(item, "fixturenames", ())]
     if travelling:

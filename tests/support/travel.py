@@ -4,7 +4,8 @@ The event loop and the library read their clocks from the module `time`, in whic
 was travelled. The server's clock cannot be moved, so the rows are: each timestamp of each lease table becomes older.
 Timers fire one after the other, each at its own time, and what they begin is done before the next one.
 
-uvloop has a clock of its own, so tests that travel are left out of runs on it (`tests.support.options`).
+uvloop has a clock of its own, and nobody can see what is on its way through a pooler: tests that travel are left out of
+runs on these (`tests.support.options`).
 """
 
 from __future__ import annotations
