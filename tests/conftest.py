@@ -22,14 +22,14 @@ from blockbuster import BlockBuster
 from asyncpg_lease import LeaseTable
 from asyncpg_lease.testing import EmbeddedServer
 from tests.support.bodies import Bodies
-from tests.support.databases import TEST_SETTINGS, Server
+from tests.support.databases import TEST_SETTINGS, Database, Server
 from tests.support.leftovers import close_pool, expect_no_tasks
 from tests.support.observe import Observer, observing
 from tests.support.pgbouncer import PgBouncer
 from tests.support.processes import Spawn, spawning
 from tests.support.proxy import Proxy
 from tests.support.runs import NOTES
-from tests.support.travel import Travel, come_back, travelling
+from tests.support.travel import Travel, come_back
 from tests.support.typing import Pool
 
 pytest_plugins = ["pytester", "tests.support.options", "tests.support.rings", "tests.support.summary"]
@@ -133,10 +133,16 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def dsn(server: Server) -> Iterator[str]:
-    """The DSN of an empty database that only this test uses."""
-    with server.database() as dsn:
-        yield dsn
+def database(server: Server) -> Iterator[Database]:
+    """An empty database that only this test uses."""
+    with server.database() as database:
+        yield database
+
+
+@pytest.fixture
+def dsn(database: Database) -> str:
+    """The DSN of the test's database."""
+    return database.dsn
 
 
 @pytest.fixture(scope="session")
@@ -201,10 +207,9 @@ async def proxy(dsn: str, make_pool: MakePool) -> AsyncIterator[Proxy]:  # noqa:
 
 
 @pytest.fixture
-async def travel(dsn: str) -> AsyncIterator[Travel]:
+async def travel(database: Database) -> Travel:
     """Let time pass without waiting for it: for the event loop, for the library, and for the rows."""
-    async with travelling(dsn) as travel:
-        yield travel
+    return Travel(database)
 
 
 @pytest.fixture

@@ -272,8 +272,8 @@ def main(arguments: Sequence[str]) -> int:
         server.make_connecting_cheap()
         sys.stdout.write(f"PostgreSQL {server.major}, --runs {options.runs} --seed {seed}\n")
         sys.stdout.flush()
-        with server.database() as dsn:
-            result = run(run_plan(dsn, math.ceil(options.runs / GUARDED_A_ROUND), seed))
+        with server.database() as database:
+            result = run(run_plan(database.dsn, math.ceil(options.runs / GUARDED_A_ROUND), seed))
     wrong = result.complaints(options.runs, options.runs // 20)
     lines = [*result.table(), f"{len(result.runs)} runs in {time.monotonic() - started:.0f} s", *wrong]
     sys.stdout.write("\n".join(lines) + "\n")

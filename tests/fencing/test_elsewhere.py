@@ -23,8 +23,8 @@ from tests.support.typing import Connection, Pool
 @pytest.fixture
 def other_dsn(server: Server) -> Iterator[str]:
     """The DSN of a second database on the same server."""
-    with server.database() as dsn:
-        yield dsn
+    with server.database() as database:
+        yield database.dsn
 
 
 @BOTH

@@ -12,7 +12,7 @@ from tests.conftest import MakePool
 from tests.floor.calls import slow_write, use
 from tests.pools.kinds import KINDS
 from tests.sql.calls import sessions
-from tests.support.databases import Server
+from tests.support.databases import Database, Server
 from tests.support.inside import floor
 from tests.support.observe import Observer
 
@@ -30,16 +30,10 @@ NAMES = {kind: f"lease {number}" for number, kind in enumerate(KINDS)}
 
 
 @pytest.fixture(scope="module")
-def shared_dsn(server: Server) -> Iterator[str]:
+def database(server: Server) -> Iterator[Database]:
     """One database for all kinds, each of which has a table of its own in it."""
-    with server.database() as dsn:
-        yield dsn
-
-
-@pytest.fixture
-def dsn(shared_dsn: str) -> str:
-    """Put this module's tests into the database that they share."""
-    return shared_dsn
+    with server.database() as database:
+        yield database
 
 
 @pytest.mark.parametrize(

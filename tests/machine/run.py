@@ -50,11 +50,11 @@ def main(arguments: Sequence[str]) -> int:
         server = Server.at(embedded.dsn, "embedded")
         server.make_connecting_cheap()
         _say(f"PostgreSQL {server.major}, {options.what} --number {number} --seed {seed}")
-        with server.database() as dsn:
+        with server.database() as database:
             if options.what == "acquisitions":
-                wrong = _run_long(dsn, number, seed)
+                wrong = _run_long(database.dsn, number, seed)
             else:
-                wrong = _run_histories(dsn, number, seed, faults=options.what == "faults")
+                wrong = _run_histories(database.dsn, number, seed, faults=options.what == "faults")
     _say(*wrong, f"in {time.monotonic() - started:.0f} s")
     return 1 if wrong else 0
 

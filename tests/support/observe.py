@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from tests.support.travel import TRAVELLER
+from tests.support.databases import BACKSTAGE
 from tests.support.typing import Connection, Record
 
 
@@ -173,11 +173,11 @@ class Observer:
                 await asyncio.sleep(0.005)
 
     async def backends(self) -> list[int]:
-        """Return the process ids of all other client sessions in this database, but for the one that moves time."""
+        """Return the process ids of all other client sessions in this database, but for the tests' own."""
         records = await self.connection.fetch(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1"
             " AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY pid",
-            TRAVELLER,
+            BACKSTAGE,
         )
         return [int(record[0]) for record in records]
 

@@ -14,7 +14,7 @@ from asyncpg_lease.events import Renewed
 from tests.support.leasing import Recorder
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
-from tests.support.travel import Travel, come_back, travelling
+from tests.support.travel import Travel, come_back
 
 KEY = "k"
 REAL = 2.0
@@ -185,7 +185,7 @@ async def test_travel_past_a_locked_row_is_refused(table: LeaseTable, observe: O
         await (await acquire(table, key)).release()
     before = await observe.rows()
     async with observe.locked(KEY):
-        with pytest.raises(RuntimeError, match="has locked a row of lease: travel with rows=False"):
+        with pytest.raises(RuntimeError, match="has locked a row of public.lease: travel with rows=False"):
             await travel(10)
         assert await observe.rows() == before
         await travel(10, rows=False)
@@ -216,8 +216,7 @@ async def test_travel_without_a_database_moves_this_process_alone() -> None:
     """Where there are no rows, loop and library are moved all the same."""
     loop = asyncio.get_running_loop()
     started = loop.time()
-    async with travelling(None) as travel:
-        await travel(50)
+    await Travel(None)(50)
     assert 50 <= loop.time() - started < 50 + REAL
 
 

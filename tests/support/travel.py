@@ -15,23 +15,23 @@ import inspect
 import selectors
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import asyncpg
 import psycopg
 from psycopg import sql
 
 from tests.support import sockets
-from tests.support.typing import Connection, Record
+from tests.support.databases import Database
 
 Condition = Callable[[], object] | Callable[[], Awaitable[object]]
 T = TypeVar("T")
 
 _MOVE = """
+SELECT set_config('lock_timeout', '300', true), set_config('travel.by', {}, true);
 DO $$
 DECLARE
     moved record;
@@ -74,7 +74,7 @@ SELECT
 FROM pg_stat_activity
 -- From PostgreSQL 18 on a session is there while it logs in, and in no database yet.
 WHERE (datname = current_database() OR state = 'starting') AND backend_type = 'client backend'
-    AND pid <> pg_backend_pid() AND application_name <> 'travel'
+    AND pid <> pg_backend_pid()
 """
 _IDLE_TURNS = 8
 """Turns in a row in which nothing else ran: whatever had arrived is where it is awaited."""
@@ -88,8 +88,6 @@ _DEAF_LIMIT = 3.0
 """After how many real seconds a peer that reads nothing is taken for one that has been stopped."""
 _MOVES = 4
 """After how many tries it is no passing statement that has a row locked."""
-TRAVELLER = "travel"
-"""The application's name of the session that moves the rows, which no fault of a test's is to hit."""
 
 
 class _Clocks:
@@ -126,12 +124,10 @@ class Travel:
                 assert held.is_held
     """
 
-    def __init__(
-        self, connection: Connection | None, mover: psycopg.Connection[tuple[object, ...]] | None = None
-    ) -> None:
-        self._connection = connection
-        self._mover = mover
-        self._seen: Record | None = None
+    def __init__(self, database: Database | None) -> None:
+        """Args: database: Whose rows; without one, this process alone travels."""
+        self._database = database
+        self._seen: dict[str, Any] | None = None
         self._deaf: set[int] = set()
         self._jumps = 0
         self._one_at_a_time = asyncio.Lock()
@@ -240,14 +236,13 @@ class Travel:
             end.cancel()
 
     async def _move_rows(self, seconds: float) -> None:
-        if self._mover is None:
+        if self._database is None:
             return
-        # One message is one transaction.
-        move = sql.SQL("SELECT set_config('travel.by', {}, true);" + _MOVE).format(f"{seconds:.6f} s")
+        move = sql.SQL(_MOVE).format(f"{seconds:.6f} s")
         for tries_left in reversed(range(_MOVES)):
             try:
                 # The event loop stands still for it: a renewal that began meanwhile would find its row locked.
-                self._mover.execute(move)
+                self._database.execute(move)
             except psycopg.errors.LockNotAvailable as error:
                 message = "another session has locked a lease table: travel with rows=False"
                 raise RuntimeError(message) from error
@@ -264,12 +259,12 @@ class Travel:
         started = time.monotonic()
         while True:
             await _come_to_rest(loop)
-            if self._connection is None:
+            if self._database is None:
                 return
             # Before the question: what has been read by now shows in the answer.
             last = self._seen
             unheard = sockets.unheard(loop, (last and last["ports"]) or ()) - self._deaf
-            self._seen = seen = await self._connection.fetchrow(_SEEN)
+            self._seen = seen = self._database.execute(_SEEN).fetchone()
             assert seen is not None
             # And after it: who logs in may have sent something since.
             unheard |= sockets.unheard(loop, seen["ports"] or ()) - self._deaf
@@ -317,24 +312,3 @@ def is_stopped(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
     return False
-
-
-@asynccontextmanager
-async def travelling(dsn: str | None) -> AsyncIterator[Travel]:
-    """Yield what moves the time of a database; without one, of this process alone."""
-    if dsn is None:
-        yield Travel(None)
-        return
-    connection = await asyncpg.connect(
-        dsn,
-        # A timer for each statement would keep alive what was current when it was prepared, a lease above all.
-        max_cached_statement_lifetime=0,
-        server_settings={"lock_timeout": "300", "application_name": TRAVELLER},
-    )
-    options = f"-c lock_timeout=300 -c application_name={TRAVELLER}"
-    mover = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, options=options)
-    try:
-        yield Travel(connection, mover)
-    finally:
-        mover.close()
-        connection.terminate()
