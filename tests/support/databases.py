@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 # For an embedded server that lives as long as the run: nobody needs its data after a power cut.
-TEST_SETTINGS = {"fsync": "off", "max_connections": "200"}
+TEST_SETTINGS = {"fsync": "off", "max_connections": "200", "shared_buffers": "16MB"}
 
 FIRST_WITH_ITERATIONS = 16
 
