@@ -192,7 +192,7 @@ class Observer:
 @asynccontextmanager
 async def observing(dsn: str, table: str = "lease") -> AsyncIterator[Observer]:
     """Open an observer on a database and close it at the end."""
-    connection = await asyncpg.connect(dsn)
+    connection = await asyncpg.connect(dsn, ssl=False)
     try:
         yield Observer(connection, dsn, table)
     finally:
