@@ -16,8 +16,9 @@ from tests.chaos.crew import Place
 from tests.chaos.kinds import KINDS, Planned
 from tests.faults.means import stopped
 from tests.history.gather import PATIENCE, PAUSE, directly
-from tests.history.history import Body, Fault, History, Notice
+from tests.history.history import History
 from tests.history.judge import LABEL
+from tests.history.records import Body, Fault, Notice
 from tests.support.statements import CLAIM, RELEASE, RENEW
 
 # What the server and what is between may do to a call of ours while faults of other lanes are on.

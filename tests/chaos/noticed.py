@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tests.chaos.kinds import KINDS
 from tests.chaos.symptoms import bears
-from tests.history.history import Fault, History, Notice, tenures
+from tests.history.history import History, tenures
 from tests.history.judge import process_in
+from tests.history.records import Fault, Notice
 from tests.history.report import EARLY, figures
 
 LINGERS = 0.25

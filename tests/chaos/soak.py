@@ -15,7 +15,8 @@ from tests.chaos.faults import OnProcess, OnServer
 from tests.chaos.kinds import Planned, plan
 from tests.chaos.worker import TTLS
 from tests.history.gather import gathering
-from tests.history.history import Fault, History
+from tests.history.history import History
+from tests.history.records import Fault
 from tests.support.processes import spawning
 from tests.support.proxy import Proxy
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tests.history.history import Fault, Notice
+from tests.history.records import Fault, Notice
 
 Symptom = Callable[[Notice, Fault], bool]
 

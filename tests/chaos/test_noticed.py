@@ -7,7 +7,8 @@ import pytest
 from tests.chaos.kinds import KINDS
 from tests.chaos.noticed import summary, tally, unnoticed
 from tests.history.forged import altered, read, sound, with_body
-from tests.history.history import Event, Fault, History, Notice, Turn
+from tests.history.history import Event, History
+from tests.history.records import Fault, Notice, Turn
 
 FROZEN = "frozen network"
 DETAILS = {

@@ -10,8 +10,8 @@ import pytest
 
 from tests.failover.load import KEYS, TTL, serve, until_bodies
 from tests.history.gather import Post, gathering
-from tests.history.history import Fault
 from tests.history.judge import broken_rules
+from tests.history.records import Fault
 from tests.history.report import figures, stories
 from tests.support.cluster import Pair
 from tests.support.processes import Child, Spawn

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 
 from tests.fencing.paused_tenures import CONTROL, GUARDED, PATHS, POINTS, Tenure
 from tests.fencing.writing import ISOLATIONS
-from tests.history.history import History, Write
+from tests.history.history import History
 from tests.history.judge import falling
+from tests.history.records import Write
 
 
 @dataclass(slots=True)

@@ -11,8 +11,9 @@ from tests.fencing.paused import GUARDED_A_ROUND, Result, run_plan
 from tests.fencing.paused_seen import Seen, count, least, stale_keys, table
 from tests.fencing.paused_tenures import AT_ONCE, CONTROL, GUARDED, PATHS, POINTS, Tenure, plan
 from tests.fencing.writing import ISOLATIONS
-from tests.history.history import History, Write
+from tests.history.history import History
 from tests.history.judge import unseen
+from tests.history.records import Write
 
 
 @pytest.fixture(autouse=True)

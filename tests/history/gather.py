@@ -14,8 +14,9 @@ from typing import Any
 import asyncpg
 
 from asyncpg_lease import LeaseTable, acquire
-from tests.history.history import Body, History, Notice, Stall, Version, Write
+from tests.history.history import History
 from tests.history.judge import LABEL
+from tests.history.records import Body, Notice, Stall, Version, Write
 from tests.support.job import JOB
 from tests.support.processes import Child
 from tests.support.typing import Connection

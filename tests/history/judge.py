@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.history.history import Body, History, Tenure, Version, Write, by_key, tenures
+from tests.history.history import History, by_key, tenures
+from tests.history.records import Body, Tenure, Version, Write
 
 LABEL = "process-"
 """What the label of a holder begins with; the number of its process follows."""

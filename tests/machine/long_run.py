@@ -16,9 +16,10 @@ from itertools import pairwise
 
 from asyncpg_lease import LeaseLostError, LeaseTable, lease
 from tests.history.gather import PATIENCE, Post, gathering
-from tests.history.history import Fault, History, by_key, tenures
+from tests.history.history import History, by_key, tenures
 from tests.history.judge import FORCED, KILLED, unseen
 from tests.history.record import Turn, Worker, recording, working
+from tests.history.records import Fault
 from tests.history.report import figures
 from tests.support.processes import Child, spawning
 

@@ -185,7 +185,7 @@ async def test_travel_past_a_locked_row_is_refused(table: LeaseTable, observe: O
         await (await acquire(table, key)).release()
     before = await observe.rows()
     async with observe.locked(KEY):
-        with pytest.raises(RuntimeError, match="has locked a row of public.lease: travel with rows=False"):
+        with pytest.raises(RuntimeError, match=r"has locked a row of public\.lease: travel with rows=False"):
             await travel(10)
         assert await observe.rows() == before
         await travel(10, rows=False)
