@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -25,8 +25,8 @@ _processes = context()
 class Seen:
     """What came of a break: the tests that were skipped, with the reasons, and whether any of the others failed."""
 
-    untried: Mapping[str, str] = field(default_factory=dict)
-    failed: bool = True
+    untried: Mapping[str, str]
+    failed: bool
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,37 @@ class Bench:
         with tempfile.TemporaryDirectory(prefix="broken-") as folder:
             copy = Path(folder)
             target = copy / self.package.name
-            # With what is compiled: it goes by the time of a file, which only those have anew that are changed.
+            # With its compiled files: Python compiles again only what has changed.
             shutil.copytree(self.package, target)
             for path, text in changed.items():
                 (target / path).write_text(text, encoding="utf-8")
-            results = self._run(broken, copy, environment)
+            results = self._run(broken.tests, copy, environment)
         skipped = {test: reason_for_skipping(test, results, hangs=broken.hangs is not None) for test in broken.tests}
         untried = {test: reason for test, reason in skipped.items() if reason is not None}
         return Seen(untried, failed=len(untried) < len(skipped))
 
-    def _run(self, broken: Break, copy: Path, environment: Mapping[str, str]) -> list[Result]:
+    def control(self, tests: Sequence[str], environment: Mapping[str, str]) -> None:
+        """See that no test fails on the unchanged package: whatever fails anyway proves nothing.
+
+        Args:
+            tests: The tests.
+            environment: Variables for them, beside this process's own.
+
+        Raises:
+            BreakError: If one fails.
+        """
+        with tempfile.TemporaryDirectory(prefix="broken-") as folder:
+            copy = Path(folder)
+            shutil.copytree(self.package, copy / self.package.name)
+            results = self._run(tests, copy, environment)
+        if wrong := sorted({result.test for result in results if result.outcome in {"failed", "timed out"}}):
+            message = f"without any break these tests fail: {', '.join(wrong)}"
+            raise BreakError(message)
+
+    def _run(self, tests: Sequence[str], copy: Path, environment: Mapping[str, str]) -> list[Result]:
         # Plain assertions: what they compared is of no interest, and to rewrite them takes time.
         options = ["-q", "-m", "", "-n", "0", "-p", "no:cacheprovider", "--assert=plain"]
-        arguments = ([*options, *broken.tests], self.root, copy, dict(environment), self.limit)
+        arguments = ([*options, *tests], self.root, copy, dict(environment), self.limit)
         process = _processes.Process(target=run, args=arguments)
         process.start()
         process.join(_RUN_LIMIT)

@@ -1,7 +1,7 @@
 """What a break is: a file that says which rule it breaks, which tests must fail then, and what to change.
 
-    # rule: G4-renew-own
-    # why: A renewal that ignores the fence keeps a lease that belongs to a later tenure.
+    # rule: G4-renew
+    # why: A renewal that ignores the fence extends a later tenure of the same holder.
     # test: tests/sql/test_renew.py::test_renew_with_another_fence_is_lost
 
     find in renew.sql

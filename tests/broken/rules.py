@@ -21,8 +21,8 @@ _FUNCTION = re.compile(r"^(?:async )?def (\w+)\(", re.MULTILINE)
 class Rule:
     """A rule: its id, one sentence, and where it comes from.
 
-    A source is a guarantee ("G4"), a row of docs/explanation/failure-modes.md ("row: ..."), or a fault that was mended
-    ("fixed: ...", as CHANGELOG.md has it).
+    A source is a section of docs/explanation/guarantees.md ("G4", "N1"), a row of docs/explanation/failure-modes.md
+    ("row: ..."), or a fault that was mended ("fixed: ...", as CHANGELOG.md has it).
     """
 
     name: str

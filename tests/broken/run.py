@@ -3,9 +3,9 @@
     python -m tests.broken [NAME ...] [--guarantees] [--insist]
 
 `tests.broken.breaks` tells what a break is, and rules.toml has the rules that they break. The run fails if a test
-that a break names still passes, errs elsewhere or is not there, if a break no longer finds its place, if it names a
-rule that is not there, and, in a run of all, if a rule has no break that was seen to fail its test.
-A test that is skipped was not tried: it is named at the end, and with --insist it fails the run too.
+that a break names still passes, errs elsewhere or is not there, if it fails without the break too, if a break no longer
+finds its place or names a rule that is not there, and if a rule has no break.
+A test that is skipped was not tried. The end names it, and with --insist it fails the run too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.broken.rules import Rule, complaints, read_rules
 from tests.support.databases import TEST_SETTINGS, Server
 
 ROOT = Path(__file__).parents[2]
-_READ_BY_TESTS = ("tests", "docs", "bench", "README.md", "pyproject.toml")
+_READ_BY_TESTS = ("tests", "docs", "bench", "README.md", "CHANGELOG.md", "pyproject.toml")
 _AT_ONCE = 5
 _DSN = "ASYNCPG_LEASE_TEST_DSN"
 
@@ -45,7 +45,7 @@ class Verdict:
     seconds: float
 
     def __str__(self) -> str:
-        """Return the line that is printed when it has come."""
+        """Return the line that is printed."""
         if isinstance(self.outcome, BreakError):
             word = "proves nothing"
         else:
@@ -95,7 +95,19 @@ def _judge(breaks: Sequence[Break]) -> list[Verdict]:
     assert found.origin is not None
     with _tests() as root, _servers() as servers, ThreadPoolExecutor(_AT_ONCE) as pool:
         bench = Bench(package=Path(found.origin).parent, root=root)
+        tests = sorted({test for broken in breaks for test in broken.tests})
+        list(pool.map(partial(_control, bench, servers), (tests[place::_AT_ONCE] for place in range(_AT_ONCE))))
         return list(pool.map(partial(_judge_one, bench, servers), breaks))
+
+
+def _control(bench: Bench, servers: SimpleQueue[str], tests: Sequence[str]) -> None:
+    if not tests:
+        return
+    dsn = servers.get()
+    try:
+        bench.control(tests, {_DSN: dsn})
+    finally:
+        servers.put(dsn)
 
 
 def _judge_one(bench: Bench, servers: SimpleQueue[str], broken: Break) -> Verdict:
@@ -127,14 +139,14 @@ def _tests() -> Iterator[Path]:
 
 @contextmanager
 def _servers() -> Iterator[SimpleQueue[str]]:
-    """Yield the DSNs of as many servers as breaks are tried at once.
+    """Yield the DSNs of as many servers as breaks are tried at once: five, or the one that is given.
 
     One each: a test that measures its whole server must not fail because of its neighbour.
     """
     queue: SimpleQueue[str] = SimpleQueue()
     with ExitStack() as stack:
         if given := os.environ.get(_DSN):
-            dsns = [given] * _AT_ONCE
+            dsns = [given]
         else:
             servers = [EmbeddedServer(TEST_SETTINGS) for _ in range(_AT_ONCE)]
             for server in servers:

@@ -62,7 +62,6 @@ def test_rule_comes_from_a_guarantee_a_row_or_a_fault(rules: Mapping[str, Rule])
     assert set(rows) - {row for found in begun.values() for row in found} == set()
 
 
-@pytest.mark.skipif(not CHANGELOG.exists(), reason="CHANGELOG.md is not beside the tests")
 def test_rule_of_a_mended_fault_quotes_the_changelog(rules: Mapping[str, Rule]) -> None:
     """Each such source begins a line under "Fixed"."""
     fixed = CHANGELOG.read_text().partition("### Fixed")[2]

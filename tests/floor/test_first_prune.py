@@ -12,7 +12,7 @@ from asyncpg_lease import LeaseTable, acquire
 from tests.conftest import MakePool
 from tests.floor.calls import DAY, asleep, is_settled, slow_write, use
 from tests.sql.calls import sessions, until_blocked
-from tests.support.databases import Server
+from tests.support.databases import Database, Server
 from tests.support.observe import Observer, observing
 from tests.support.typing import Pool
 
@@ -78,12 +78,15 @@ async def test_first_prune_does_not_wait_for_statements_that_do_not_write_the_ta
 
 @pytest.mark.slow("a prune looks again after real time")
 async def test_first_prune_does_not_wait_for_another_database(
-    dsn: str, server: Server, make_pool: MakePool, observe: Observer
+    database: Database, server: Server, make_pool: MakePool, observe: Observer
 ) -> None:
     """In a copy of the database the table has the same number: its writers are none of this one's."""
+    # Nobody may be in a database that is copied.
     await observe.connection.close()
+    dsn = database.dsn
     async with asyncpg.create_pool(dsn, min_size=0, max_size=1) as before:
         await LeaseTable(before).create()
+    database.close()
     ours = urlsplit(dsn).path.lstrip("/")
     async with sessions(server.dsn, 1) as (owner,):
         await owner.execute(f"CREATE DATABASE {ours}_copy TEMPLATE {ours}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.history.history import Event, History
@@ -105,14 +106,20 @@ def sound() -> list[Event]:
 def altered(events: list[Event], what: str, /, **changes: Any) -> list[Event]:  # noqa: ANN401
     """Return the events with changes in those of a kind, of one number (`number_`) or process (`process_`)."""
     chosen = {name.removesuffix("_"): changes.pop(name) for name in [*changes] if name.endswith("_")}
-    return [
-        {**event, **changes} if event["what"] == what and chosen.items() <= event.items() else event for event in events
-    ]
+    found = _find(events, what, chosen)
+    return [{**event, **changes} if event in found else event for event in events]
 
 
 def without(events: list[Event], what: str, **chosen: Any) -> list[Event]:  # noqa: ANN401
     """Return the events without those of a kind that have these fields."""
-    return [event for event in events if not (event["what"] == what and chosen.items() <= event.items())]
+    found = _find(events, what, chosen)
+    return [event for event in events if event not in found]
+
+
+def _find(events: list[Event], what: str, chosen: Mapping[str, Any]) -> list[Event]:
+    found = [event for event in events if event["what"] == what and chosen.items() <= event.items()]
+    assert found, f"no event {what} with {chosen}"
+    return found
 
 
 def with_body(

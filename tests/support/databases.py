@@ -25,10 +25,15 @@ DO $$
 DECLARE
     it record;
 BEGIN
-    FOR tries IN 1..2500 LOOP
+    PERFORM set_config('lock_timeout', '10s', true);
+    FOR tries_left IN REVERSE 2500..0 LOOP
         PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid();
+            WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid();
         EXIT WHEN NOT FOUND;
+        IF tries_left = 0 THEN
+            RAISE 'sessions of % do not end: %', current_database(),
+                (SELECT string_agg(pid || ' ' || query, ', ') FROM pg_stat_activity WHERE datname = current_database());
+        END IF;
         -- pg_terminate_backend could wait itself, for a tenth of a second at least.
         PERFORM pg_sleep(0.002), pg_stat_clear_snapshot();
     END LOOP;
@@ -87,7 +92,7 @@ class Database:
         self.execute(EMPTY)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session; the next statement makes another one."""
         self._session.close()
 
 

@@ -16,7 +16,7 @@ from weakref import ref
 
 import pytest
 
-from asyncpg_lease import Lease
+from asyncpg_lease import Lease, LeaseTable
 from asyncpg_lease import _clock as clock
 from asyncpg_lease import _delivery as delivery
 from asyncpg_lease import _floor as floor
@@ -49,6 +49,7 @@ from asyncpg_lease.cli._verdict import Attempt, Fault, FaultKind, Outcome, Recor
 from asyncpg_lease.cli._verdict import Tenure as DemoTenure
 from asyncpg_lease.cli._view import View
 from asyncpg_lease.testing import _keeper as keeper
+from tests.support.typing import Pool
 
 choose_clock = clock._suspend_aware_clock
 free_port = keeper._free_port
@@ -58,6 +59,11 @@ KeptCluster = keeper._Cluster
 make_server_folder = keeper._make_folder
 server_account = keeper._account
 say_to_owner = keeper._say
+
+
+def pool_of(table: LeaseTable) -> Pool:
+    """Return the pool of a table."""
+    return table._store.connections.pool
 
 
 def parts_of(held: Lease) -> tuple[object, ...]:
@@ -203,7 +209,6 @@ __all__ = [
     "choose_glyphs",
     "choose_narrator",
     "claim_row",
-    "clock",
     "delivery",
     "delivery_to",
     "describe",
@@ -223,6 +228,7 @@ __all__ = [
     "make_server_folder",
     "observers_known",
     "parts_of",
+    "pool_of",
     "quote_name",
     "raced_threads",
     "renew_rows",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from asyncpg_lease import Event, LeaseTable, Observer, acquire
-from tests.support.inside import delivery_to
+from tests.support.inside import delivery_to, pool_of
 from tests.support.typing import Pool
 
 E = TypeVar("E", bound=Event)
@@ -74,7 +75,8 @@ async def warm(target: Pool | LeaseTable) -> None:
     for _ in range(2):
         held = await acquire(target, "warm-up")
         await held.release()
-    await asyncio.sleep(0.05)
+    pool = pool_of(target) if isinstance(target, LeaseTable) else target
+    await until(lambda: pool.get_idle_size() == pool.get_size())
 
 
 async def spin(turns: int) -> None:
@@ -90,7 +92,13 @@ def here() -> asyncio.Task[object]:
     return task
 
 
-def assert_child_is_fine(pid: int) -> None:
-    """Reap a forked child and see that it ended with exit code 0."""
-    _pid, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+def assert_child_is_fine(pid: int, *, within: float = 20) -> None:
+    """Reap a forked child and see that it ended with exit code 0; kill it if it does not end in so many seconds."""
+    end = time.monotonic() + within
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            ended = os.waitpid(pid, 0)
+            break
+        time.sleep(0.005)
+    assert os.waitstatus_to_exitcode(ended[1]) == 0

@@ -134,7 +134,7 @@ class Observer:
     @asynccontextmanager
     async def locked(self, key: str, strength: str = "UPDATE") -> AsyncIterator[Connection]:
         """Hold a lock on the row (SELECT .. FOR `strength`) in another session's open transaction."""
-        connection = await asyncpg.connect(self.dsn)
+        connection = await asyncpg.connect(self.dsn, ssl=False)
         try:
             async with connection.transaction():
                 await connection.execute(f"SELECT 1 FROM {self.table} WHERE key = $1 FOR {strength}", key)
@@ -145,7 +145,7 @@ class Observer:
     @asynccontextmanager
     async def inserting(self, key: str) -> AsyncIterator[None]:
         """Hold a first insert of a key open, undone at the end: the key's claims wait on the server for so long."""
-        connection = await asyncpg.connect(self.dsn)
+        connection = await asyncpg.connect(self.dsn, ssl=False)
         transaction = connection.transaction()
         await transaction.start()
         try:
@@ -185,7 +185,7 @@ class Observer:
         """End all other client sessions in this database, as an administrator would; return how many."""
         pids = await self.backends()
         for pid in pids:
-            await self.connection.execute("SELECT pg_terminate_backend($1, 5000)", pid)
+            assert await self.connection.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
         return len(pids)
 
 

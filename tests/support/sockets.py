@@ -1,4 +1,7 @@
-"""Which requests of this process a server has not read yet, as the kernel sees it: on Linux, else nothing is known."""
+"""Which requests of this process a server has not read yet, as the kernel sees it.
+
+Only Linux tells, and only of IPv4. Of other links nothing is known, and `unheard` leaves them out.
+"""
 
 from __future__ import annotations
 

@@ -79,15 +79,16 @@ WHERE (datname = current_database() OR state = 'starting') AND backend_type = 'c
 _IDLE_TURNS = 8
 """Turns in a row in which nothing else ran: whatever had arrived is where it is awaited."""
 _MOST_TURNS = 1000
-"""Turns after which a task that asks again and again, and waits for nothing, is not waited for."""
+"""After so many turns in a row a loop is busy for good, and time goes on."""
 _MOST_LOOKS = 10
-"""Looks after which a loop that has always something to do is not waited for."""
+"""After so many looks at one time a loop is busy for good, and time goes on."""
 _REST_LIMIT = 20.0
 """How many real seconds a server may take to come to rest, on however busy a machine."""
 _DEAF_LIMIT = 3.0
 """After how many real seconds a peer that reads nothing is taken for one that has been stopped."""
 _MOVES = 4
-"""After how many tries it is no passing statement that has a row locked."""
+"""After how many tries it is no passing statement that has a row or a table locked."""
+_LOCKED_TABLE = "another session has locked a lease table: travel with rows=False"
 
 
 class _Clocks:
@@ -125,7 +126,7 @@ class Travel:
     """
 
     def __init__(self, database: Database | None) -> None:
-        """Args: database: Whose rows; without one, this process alone travels."""
+        """Travel with the rows of a database; without one, this process alone travels."""
         self._database = database
         self._seen: dict[str, Any] | None = None
         self._deaf: set[int] = set()
@@ -243,12 +244,11 @@ class Travel:
             try:
                 # The event loop stands still for it: a renewal that began meanwhile would find its row locked.
                 self._database.execute(move)
-            except psycopg.errors.LockNotAvailable as error:
-                message = "another session has locked a lease table: travel with rows=False"
-                raise RuntimeError(message) from error
-            except psycopg.errors.RaiseException as error:
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.RaiseException) as error:
                 if not tries_left:
-                    raise RuntimeError(str(error).partition("\n")[0]) from error
+                    is_table = isinstance(error, psycopg.errors.LockNotAvailable)
+                    told = _LOCKED_TABLE if is_table else str(error).partition("\n")[0]
+                    raise RuntimeError(told) from error
                 await self._settle()
             else:
                 return
@@ -256,7 +256,8 @@ class Travel:
     async def _settle(self) -> None:
         """Wait until nothing happens without time passing: the server is at rest, and its answers have come in."""
         loop = asyncio.get_running_loop()
-        started = time.monotonic()
+        # This clock is not moved.
+        started = time.perf_counter()
         while True:
             await _come_to_rest(loop)
             if self._database is None:
@@ -267,7 +268,10 @@ class Travel:
             self._seen = seen = self._database.execute(_SEEN).fetchone()
             assert seen is not None
             # And after it: who logs in may have sent something since.
-            unheard |= sockets.unheard(loop, seen["ports"] or ()) - self._deaf
+            now = sockets.unheard(loop, seen["ports"] or ())
+            # Who has read something since was only slow.
+            self._deaf &= now
+            unheard |= now - self._deaf
             if unheard:
                 unheard -= {
                     port for port, pid in zip(seen["ports"] or (), seen["pids"] or (), strict=True) if is_stopped(pid)
@@ -275,7 +279,7 @@ class Travel:
             # Twice the same: what was answered by the first time has come in now.
             if not unheard and not seen["busy"] and last is not None and seen["changed"] == last["changed"]:
                 return
-            waited = time.monotonic() - started
+            waited = time.perf_counter() - started
             if waited > _REST_LIMIT:
                 message = "a session of this database does not come to rest: a fake clock cannot wait for it"
                 raise TimeoutError(message)
