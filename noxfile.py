@@ -32,7 +32,7 @@ OTHER_LOOPS = [("3.11", "uvloop"), ("3.12", "asyncio"), ("3.12", "uvloop"), ("3.
 
 # What depends on the driver and the event loop, and what on the server.
 ON_THE_LOOP = ["tests/cancellation", "tests/heartbeat", "tests/lease"]
-ON_THE_DRIVER = ["tests/cancellation", "tests/faults", "tests/heartbeat", "tests/lease", "tests/pools"]
+ON_THE_DRIVER = ["tests/cancellation", "tests/faults", "tests/pools"]
 ON_THE_SERVER = ["tests/failover", "tests/faults", "tests/fencing", "tests/floor", "tests/sql", "tests/table"]
 # Not tests/sql and tests/table: they give each session a role or a search_path of its own, which a pooler of
 # transactions has not.

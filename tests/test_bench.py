@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 RATIOS = ["guarded / plain", "guard / plain", "guard / plain, the guard by pg_stat_statements"]
 
 
-pytestmark = pytest.mark.slow("starts a program that starts a server")
+pytestmark = pytest.mark.night("starts a program that starts a server")
 
 
 def bench(name: str, folder: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ async def slow_pool(make_pool: MakePool, proxy: Proxy, seconds: float) -> Pool:
     return pool
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("after", [0.0, 1.2])
 async def test_acquire_cancelled_before_its_reply_leaves_the_row_free(

@@ -102,7 +102,7 @@ async def group_cancelled(seconds: float) -> AsyncIterator[anyio.CancelScope]:
         yield group.cancel_scope
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("cancelled", [moved_on, group_cancelled])
 @pytest.mark.parametrize("body", [100.0, 2.8])
@@ -135,7 +135,7 @@ async def test_exit_in_a_cancelled_anyio_scope_releases_without_a_busy_loop(
     await come_to_an_end(pool, proxy, travel)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_exit_on_a_frozen_link_is_bounded_and_says_that_the_row_stays(
     make_pool: MakePool, proxy: Proxy, travel: Travel
@@ -156,7 +156,7 @@ async def test_exit_on_a_frozen_link_is_bounded_and_says_that_the_row_stays(
     await come_to_an_end(pool, proxy, travel)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_exit_waits_for_a_silent_server_five_seconds_at_most(
     make_pool: MakePool, proxy: Proxy, travel: Travel
@@ -176,7 +176,7 @@ async def test_exit_waits_for_a_silent_server_five_seconds_at_most(
     await come_to_an_end(pool, proxy, travel)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_release_cancelled_during_the_statement_finishes_it_first(
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel

@@ -136,7 +136,7 @@ async def test_release_between_two_tries_when_the_loop_closes_is_tried_again(
     assert told.of(Released)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_acquire_cancelled_while_its_failed_claim_is_given_back_comes_out_cancelled(
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel

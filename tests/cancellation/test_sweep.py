@@ -45,7 +45,7 @@ async def test_lease_cancelled_at_any_turn_leaves_nothing_claimed(
     assert await sweep_turns(way, use, same, observe) > LEAST
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("way", WAYS)
 async def test_work_under_a_lease_cancelled_at_some_turns_leaves_nothing_claimed(
     table: LeaseTable, make_pool: MakePool, observe: Observer, way: str

@@ -76,7 +76,7 @@ async def stages(make_pool: MakePool, proxy: Proxy, table: LeaseTable) -> AsyncI
 ROUND_TRIPS: dict[Use, int] = {enter_and_leave: 2, acquire_and_release: 2, leave: 1, work: 6, wait_for_it: 3}
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("way", ["cancel", "scope"])
 @pytest.mark.parametrize("use", ROUND_TRIPS)
 async def test_lease_cancelled_at_some_points_of_a_wait_leaves_nothing_claimed(

@@ -42,7 +42,7 @@ def test_demo_of_an_ordinary_user_ends_green(
     assert not scratch.leftovers()
 
 
-@pytest.mark.slow("runs the demo from its beginning to its end")
+@pytest.mark.night("runs the demo from its beginning to its end")
 async def test_demo_unfenced_on_a_given_server_ends_red(
     bystander: EmbeddedServer, scratch: Scratch, run_demo: Callable[..., Program]
 ) -> None:

@@ -60,7 +60,7 @@ def test_demo_on_a_small_terminal_shows_the_holder_and_ends_green(
     assert not scratch.leftovers()
 
 
-@pytest.mark.slow("runs the demo until its last fault")
+@pytest.mark.night("runs the demo until its last fault")
 def test_demo_unfenced_on_a_wide_terminal_shows_the_accepted_write(
     open_demo: Callable[..., Terminal], scratch: Scratch
 ) -> None:

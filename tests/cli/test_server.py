@@ -148,7 +148,9 @@ def test_server_of_root_runs_as_another_user(shared_server: EmbeddedServer) -> N
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
-@pytest.mark.parametrize(("mode", "copied"), [(0o755, False), (0o700, True)])
+@pytest.mark.parametrize(
+    ("mode", "copied"), [pytest.param(0o755, False, marks=pytest.mark.night("copies a PostgreSQL")), (0o700, True)]
+)
 def test_server_of_root_runs_a_copy_of_programs_that_only_root_reaches(
     scratch: Scratch, mode: int, *, copied: bool
 ) -> None:

@@ -96,7 +96,7 @@ def test_layout_of_no_records_is_empty() -> None:
     assert (shown.workers, shown.bars, shown.span) == (["A"], [], 0.1)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @given(LABELS)
 def test_spread_of_labels_lets_none_cover_another(wanted: Sequence[tuple[float, int]]) -> None:
     """Labels keep their order and their distance, and stay in the row where they fit into it."""

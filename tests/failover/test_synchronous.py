@@ -181,7 +181,7 @@ def connect_as_told(*servers: str) -> object:
     return names["connect"]
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("in_turn", [False, pytest.param(True, marks=pytest.mark.night("waits for each host's limit"))])
 async def test_silent_host_is_passed_over_where_each_host_has_a_limit_of_its_own(
     pair: Pair, make_pool: MakePool, in_turn: bool
 ) -> None:

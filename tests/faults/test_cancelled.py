@@ -33,7 +33,7 @@ async def reply_lost(stage: Stage) -> AsyncIterator[None]:
     await stage.proxy.accept()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "trouble",

@@ -73,7 +73,7 @@ class Case(NamedTuple):
         return f"{self.outage.__name__} {self.moment.__name__} {self.on_lost}"
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "case",
@@ -143,7 +143,7 @@ class Hang(NamedTuple):
         return f"{self.outage.__name__} of {self.connections}"
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "hang",
@@ -183,7 +183,7 @@ async def test_deadline_is_kept_while_a_renewal_hangs(
                 left_moved = travel.moved
 
         with pytest.raises(LeaseLostError) as caught:
-            await travel.through(body(), within=2 * TTL, rows=not hang.locks)
+            await travel.through(body(), within=0.9 * TTL + 2 * SLACK, rows=not hang.locks)
         # A tenth of the ttl before its end, and not sooner.
         assert ended - started >= 0.9 * TTL
         assert ended_moved - moved <= 0.9 * TTL + SLACK

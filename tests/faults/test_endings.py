@@ -49,7 +49,7 @@ def is_beating() -> bool:
     return any("heartbeat:" in task.get_name() for task in library_tasks())
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "trouble",
@@ -129,7 +129,7 @@ async def loss_flagged(_proxy: Proxy, observe: Observer, travel: Travel) -> None
     await travel(2 * HEARTBEAT)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("moment", [renewal_under_way, renewals_failing, release_to_be_lost, loss_flagged])
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), ExceptionGroup("mine", [KeyError()])])

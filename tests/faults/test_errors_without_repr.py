@@ -60,7 +60,7 @@ def kinds(recorder: Recorder) -> Sequence[type[object]]:
     return [type(event) for event in recorder.events]
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_error_without_a_repr_is_told_by_its_type_while_a_call_waits(failing: LeaseTable, travel: Travel) -> None:
     """The call goes on waiting, and ends with its own error."""
     recorder = Recorder()
@@ -85,7 +85,7 @@ async def test_error_without_a_repr_does_not_end_the_heartbeat(failing: LeaseTab
     assert kinds(recorder)[-1] is Released
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_error_without_a_repr_is_the_cause_of_a_loss(failing: LeaseTable, travel: Travel) -> None:
     """The lease is lost in time, and the loss is told."""
     recorder = Recorder()

@@ -216,7 +216,7 @@ def expected(mode: Mode) -> str:
     return mode.seen.partition(":")[0].replace("`", "")
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("name", [name for name in MODES if name != CRASH])
 async def test_fault_while_a_lease_is_held_is_seen_as_documented(scene: Scene, name: str) -> None:
     """The job sees the loss that the table names, or none, in time, and the log says what is there."""

@@ -152,7 +152,7 @@ async def unheard_renewal(stage: Stage, travel: Travel) -> None:
     await travel.until(stage.proxy.drop_reply(RENEW).happened.is_set, within=TTL / 2)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     ("way", "trouble"),

@@ -48,7 +48,7 @@ async def made_anew(table: LeaseTable, observe: Observer, _proxy: Proxy, _travel
     return await acquire(table, KEY, holder=holder)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("on_lost", ["cancel", "flag"])
 @pytest.mark.parametrize(
     ("lose", "holder"),

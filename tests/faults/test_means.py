@@ -49,7 +49,7 @@ async def test_open_insert_is_never_seen(observe: Observer) -> None:
     assert await observe.row(KEY) is None
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_rival_comes_in_when_the_key_is_free(
     table: LeaseTable, observe: Observer, travel: Travel, bodies: Bodies
 ) -> None:

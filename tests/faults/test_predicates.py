@@ -54,7 +54,7 @@ async def reach(moment: str, proxy: Proxy, travel: Travel, told: Recorder) -> No
         await travel.until(lambda: proxy.count(RENEW) > sent, within=30)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     ("harm", "moment"),

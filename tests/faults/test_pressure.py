@@ -87,7 +87,7 @@ async def renew_beside_others(pool: Pool, proxy: Proxy, load: Load, wait: Wait) 
     return outcome._replace(lost=outcome.lost + [event.key for event in told.of(Lost)])
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "load",
@@ -125,7 +125,7 @@ async def test_three_hundred_leases_on_three_busy_connections_are_renewed_in_tim
     assert outcome.per_statement > 4
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_leases_leave_a_connection_of_two_idle_beside_its_other_users(
     make_pool: MakePool, proxy: Proxy, travel: Travel

@@ -63,7 +63,7 @@ async def cancel_a_late_claim(pool: Pool, proxy: Proxy, travel: Travel) -> None:
 Trouble = Callable[[Pool, Proxy, Travel], Awaitable[None]]
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("wait", [0, 5])
 @pytest.mark.parametrize("trouble", [leave_with_a_late_release, cancel_a_late_claim])
 async def test_explicit_holder_does_not_join_what_it_is_about_to_end(

@@ -12,7 +12,7 @@ from tests.support.proxy import Proxy
 from tests.support.travel import Travel
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_release_on_a_dead_link_is_tried_again_on_another(
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel

@@ -34,7 +34,7 @@ class Case(NamedTuple):
         return f"{self.outage.__name__} {self.cause}"
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "case",

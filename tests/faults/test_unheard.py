@@ -24,7 +24,7 @@ KEY = "unheard"
 pytestmark = pytest.mark.usefixtures("table")
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("lost", [(2,), (1,), (2, 3, 6), (1, 2, 3, 4)], ids=str)
 async def test_renewal_whose_reply_was_lost_is_made_again(
     *, make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, lost: tuple[int, ...]
@@ -57,7 +57,7 @@ async def test_renewal_whose_reply_was_lost_is_made_again(
     assert told.of(Released)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("late", ["requests", "replies", "frozen"])
 async def test_renewal_that_is_answered_after_the_next_was_sent_is_harmless(
     *, make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, late: str
@@ -121,7 +121,7 @@ async def _end_sessions(stage: Stage, _travel: Travel) -> None:
     await stage.end_sessions()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize(
     ("fate", "after"),
     [
@@ -186,7 +186,7 @@ async def _acquire_within(seconds: float, stage: Stage) -> None:
         await acquire(stage.pool, KEY, ttl=30)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_claim_that_arrives_after_its_give_back_is_given_back_again(
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel
 ) -> None:
@@ -227,7 +227,7 @@ async def test_cancelled_claim_without_an_answer_keeps_its_connection_no_longer_
     assert await travel.through(stage.pool.fetchval("SELECT 1"), within=4) == 1
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("lost", [1, 3])
 @pytest.mark.parametrize("successor", [None, "fresh", "app"])
 async def test_release_whose_reply_was_lost_is_no_failure_and_spares_the_successor(

@@ -106,7 +106,7 @@ async def taken(scene: Scene) -> AsyncIterator[None]:
         yield
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize(
     "body",
     [
@@ -145,7 +145,7 @@ async def test_body_that_waits_for_the_library_when_it_is_told_is_over_before_ot
     assert not bodies.overlapping()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("body", [be_leaving_one, release_another])
 async def test_body_that_was_cancelled_just_before_its_loss_is_over_before_others_start(
     *,

@@ -211,7 +211,7 @@ async def test_guard_after_a_cancelled_commit_is_refused(
     assert isinstance(outcome, RuntimeError)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_body_that_is_told_of_a_loss_in_a_transaction_is_left_within_its_grace(
     make_pool: MakePool, proxy: Proxy, travel: Travel
 ) -> None:

@@ -235,7 +235,7 @@ async def test_guard_that_waited_for_a_take_over_is_a_loss(
     assert (caught.value.reason, caught.value.taken_by) == ("taken_over", "other")
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_guard_of_a_tenure_that_came_back_to_life_is_no_loss(
     pool: Pool, proxy: Proxy, make_pool: MakePool, observe: Observer, travel: Travel
 ) -> None:
@@ -266,7 +266,7 @@ async def test_guard_of_a_tenure_that_came_back_to_life_is_no_loss(
     await held.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("isolation", SNAPSHOT_ISOLATIONS)
 async def test_transaction_whose_check_is_parsed_before_a_renewal_is_no_loss(  # noqa: PLR0917
     pool: Pool, proxy: Proxy, make_pool: MakePool, observe: Observer, travel: Travel, isolation: str

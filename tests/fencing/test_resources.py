@@ -70,7 +70,7 @@ def http_page() -> dict[str, Any]:
     return names_of("fence-http.md")
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @in_any_order
 async def test_http_service_of_the_page_with_shuffled_writers_keeps_the_highest_fence(
     http_page: dict[str, Any], seed: int

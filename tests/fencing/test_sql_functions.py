@@ -135,7 +135,7 @@ async def test_assertion_in_an_old_snapshot_fails_as_a_conflict(
     await held.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_assertion_that_waited_past_the_expiry_fails(
     pool: Pool, connection: Connection, observe: Observer, isolation: str

@@ -121,7 +121,7 @@ async def test_stopped_client_that_takes_no_rows_is_ended_by_tcp_user_timeout(sp
 
 
 @stops_a_process
-@pytest.mark.parametrize("doing", ["sends", "reads"])
+@pytest.mark.parametrize("doing", ["sends", pytest.param("reads", marks=pytest.mark.night("waits for seconds"))])
 async def test_stopped_client_that_is_waited_for_is_ended_by_an_operator_alone(
     spawn: Spawn, observe: Observer, pool: Pool, doing: str
 ) -> None:

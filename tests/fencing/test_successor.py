@@ -187,7 +187,7 @@ async def test_check_that_waited_for_a_change_of_a_live_row_is_no_loss(
     await held.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("by", ["transaction", "guard"])
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_check_that_waited_past_the_expiry_is_a_loss(
@@ -205,7 +205,7 @@ async def test_check_that_waited_past_the_expiry_is_a_loss(
     assert await written(observe) == []
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_loss_while_the_check_waits_ends_the_wait(
     pool: Pool, connection: Connection, observe: Observer, travel: Travel
 ) -> None:

@@ -151,7 +151,7 @@ async def test_advance_beside_claims_leaves_no_fence_behind(
     await asyncio.gather(*contenders)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_advances_at_once_all_end_above_what_was(
     table: LeaseTable, make_pool: MakePool, observe: Observer
 ) -> None:

@@ -21,7 +21,7 @@ from tests.support.observe import Observer
 KEY = "k"
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_advance_ends_live_tenures_and_lets_nobody_start_beside_them(
     table: LeaseTable, observe: Observer
 ) -> None:

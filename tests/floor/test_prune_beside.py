@@ -21,7 +21,7 @@ KEY = "k"
 DELETE = "), pruned AS ("
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_prune_passes_over_a_row_that_is_guarded(table: LeaseTable, pool: Pool, observe: Observer) -> None:
     """A guarded transaction keeps its row until it ends, though the lease has run out long ago; nobody waits."""
     await use(table, "free", 2)

@@ -21,7 +21,7 @@ from tests.support.typing import Pool
 KEY = "beating"
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(("ttl", "heartbeat", "due"), [(30, None, 10), (60, 6, 6)])
 async def test_first_beat_is_due_a_heartbeat_after_the_claim_was_sent(
@@ -59,7 +59,7 @@ async def test_lease_entered_shortly_before_its_deadline_is_renewed_in_time(tabl
         await held.verify()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_beats_go_on_while_a_cancelled_body_unwinds(
     table: LeaseTable, pool: Pool, observe: Observer, travel: Travel
 ) -> None:
@@ -104,7 +104,7 @@ async def test_beat_whose_key_share_is_held_by_a_guard_goes_through(
     assert not told.of(RenewFailed)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_renewals_answered_out_of_order_keep_the_newest_trust(
     make_pool: MakePool, proxy: Proxy, travel: Travel
 ) -> None:
@@ -130,7 +130,7 @@ async def test_renewals_answered_out_of_order_keep_the_newest_trust(
     await held.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_trust_counts_from_before_the_request_was_sent(make_pool: MakePool, proxy: Proxy, travel: Travel) -> None:
     """However long an answer takes, its ttl is counted from before the claim, or the renewal, was sent."""
@@ -165,7 +165,7 @@ async def test_loss_learned_after_the_body_has_ended_is_a_warning(
     assert record["holder"] == "other"
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_renewal_under_way_when_the_body_ends_is_ignored(
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel

@@ -61,7 +61,7 @@ async def test_loss_that_verify_finds_has_its_reason_and_cancels_nothing(
     await held.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_exit_after_a_loss_by_the_deadline_needs_no_database(
     make_pool: MakePool, proxy: Proxy, travel: Travel
@@ -78,7 +78,7 @@ async def test_exit_after_a_loss_by_the_deadline_needs_no_database(
     proxy.thaw()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_error_of_the_database_is_the_cause_of_the_loss(
     table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:
@@ -144,7 +144,7 @@ async def test_renewal_of_one_of_many_leases_that_is_lost_leaves_the_others(
         await held.__aexit__(None, None, None)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_lease_that_cannot_be_looked_after_costs_no_other_its_deadline(
     make_pool: MakePool, proxy: Proxy, travel: Travel, caplog: pytest.LogCaptureFixture

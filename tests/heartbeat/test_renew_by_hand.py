@@ -37,7 +37,7 @@ async def test_renew_by_hand_that_is_cancelled_in_the_queue_is_not_sent(make_poo
     await held.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_renew_by_hand_whose_answer_comes_after_the_release_is_ignored(
     make_pool: MakePool, proxy: Proxy, travel: Travel

@@ -21,7 +21,7 @@ def trusts(draw: st.DrawFn) -> Trust:
     return Trust(sent_at=draw(times), ttl=ttl, heartbeat=heartbeat, grace=grace)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @given(trusts(), times)
 def test_trust_is_over_at_the_deadline_and_for_ever_after(trust: Trust, now: float) -> None:
     """Over means at or after the deadline, and what is over stays over."""

@@ -203,7 +203,7 @@ def test_tenure_that_is_left_claimed_is_found() -> None:
 def test_claim_that_nobody_had_and_that_is_not_given_back_is_found() -> None:
     """Its caller was cancelled before the answer came; what is beyond the end of the run is not judged."""
     events = [each for each in without(sound(), "version", number=9) if each.get("process") != 4]
-    events = altered(altered(events, "version", number_=8, expires_at=16.4), "confirmed", numbers=[])
+    events = altered(events, "version", number_=8, expires_at=16.4)
     assert broken(altered(events, "closed", at=16.5)) == {"tenures left claimed"}
     assert broken(altered(events, "closed", at=16.3)) == set()
 

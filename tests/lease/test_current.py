@@ -69,7 +69,7 @@ async def test_current_lease_of_a_block_left_in_another_context_is_gone(table: L
         current_lease()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_leases_left_in_another_context_are_kept_by_nobody(table: LeaseTable) -> None:
     """A context that enters one lease after the other, and leaves none itself, keeps the last one alone."""
     left = []

@@ -75,7 +75,7 @@ async def live_through_everything(
     await proxy.accept()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_every_event_is_told_to_both_observers_and_logged(
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,7 +100,7 @@ async def test_every_event_is_told_to_both_observers_and_logged(
             assert getattr(record, f"lease_{name}") == value
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_event_of_a_loss_says_all_that_is_known(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """The events of one tenure carry its key, holder and fence, and how long things took."""
     told = Recorder()
@@ -148,7 +148,7 @@ def test_durations_in_the_log_have_three_decimals_in_its_text_and_all_in_its_fie
     assert waiting.getMessage() == "waiting for lease: key='told' holder='h' wait=inf"
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_event_of_a_wait_says_for_whom_and_how_long(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """A waiter is told whom it waits for, and where a try fails for how long it has waited and the error's name."""
     told = Recorder()
@@ -203,7 +203,7 @@ def test_notifier_without_anybody_to_tell_wants_nothing(caplog: pytest.LogCaptur
     assert "Notifier" in repr(silent)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_lease_without_anybody_to_tell_makes_no_event(
     *,
     make_pool: MakePool,

@@ -58,7 +58,7 @@ async def test_wait_lost_of_a_never_entered_lease_is_told_before_others_get_in(
     assert min(overdue) < 0
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_entered_lease_that_nobody_can_leave_warns_and_runs_out(
     table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:

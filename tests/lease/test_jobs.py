@@ -235,7 +235,7 @@ async def test_job_whose_connection_breaks_leaves_the_next_one_another(make_pool
     assert await second == 42
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_question_whose_caller_is_cancelled_is_taken_back(make_pool: MakePool, proxy: Proxy) -> None:
     """A question that was not sent yet is not sent; one that was goes on by itself."""
     pool = await make_pool(proxy.dsn, max_size=1)

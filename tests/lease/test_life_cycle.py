@@ -117,7 +117,7 @@ async def test_lease_of_an_empty_block_is_claim_and_release_with_one_reset(make_
     assert 1 <= proxy.count(RESET) <= 2
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_lease_on_a_pool_of_one_leaves_it_to_the_body(make_pool: MakePool, travel: Travel) -> None:
     """No connection is held between statements: the body has the pool's only one, renewals included."""

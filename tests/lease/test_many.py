@@ -104,7 +104,7 @@ async def test_ends_that_meet_renewals_lose_nothing(
     assert len(await observe.rows()) == count
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_ends_in_the_midst_of_slow_renewals_lose_nothing(
     make_pool: MakePool, proxy: Proxy, observe: Observer, travel: Travel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,7 +124,7 @@ async def test_ends_in_the_midst_of_slow_renewals_lose_nothing(
     assert len(await observe.rows()) == 14
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_many_leases_are_given_up_together_by_one_timer(
     make_pool: MakePool, proxy: Proxy, travel: Travel
 ) -> None:

@@ -72,7 +72,7 @@ async def test_block_left_by_a_timeout_comes_out_though_another_claim_is_stuck(
         await travel.until(stuck.done, within=5)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_claims_that_are_stuck_do_not_lose_an_innocent_lease(
     make_pool: MakePool, observe: Observer, travel: Travel
 ) -> None:

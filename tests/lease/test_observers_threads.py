@@ -114,7 +114,7 @@ async def test_thread_of_observers_that_is_idle_ends_and_comes_back(monkeypatch:
     assert recorders[0].events == [event(0), event(9)]
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_hundred_leases_with_an_observer_each_leave_none_behind(pool: Pool) -> None:
     """What was made for one lease is gone with it: the observer, and what leads to it."""

@@ -50,7 +50,7 @@ async def test_revocation_cancels_the_body_and_releases(table: LeaseTable, obser
     assert (held.revoked, held.is_held, held.remaining) == (True, False, 0.0)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_revoked_lease_is_held_until_its_body_has_ended(
     table: LeaseTable, observe: Observer, pool: Pool, bodies: Bodies, travel: Travel
 ) -> None:
@@ -128,7 +128,7 @@ async def test_body_that_does_not_end_in_its_drain_is_given_up(
     assert record["released_at"] is None
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_flagged_body_is_told_and_ends_when_it_likes(
     table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:

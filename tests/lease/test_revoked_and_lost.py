@@ -94,7 +94,7 @@ async def test_loss_while_draining_wakes_wait_over(table: LeaseTable, observe: O
     assert await over is None
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_unreachable_server_while_draining_stops_the_clean_up_in_time(
     table: LeaseTable, make_pool: MakePool, proxy: Proxy, bodies: Bodies, travel: Travel
 ) -> None:

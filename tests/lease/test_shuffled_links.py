@@ -15,7 +15,7 @@ from tests.support.shuffler import Shuffler
 from tests.support.travel import Travel
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize(("links", "pools"), [(2, 4), (2, 1), (3, 2), (1, 4)])
 async def test_leases_on_shuffled_links_are_all_kept(
     dsn: str, make_pool: MakePool, travel: Travel, links: int, pools: int

@@ -62,7 +62,7 @@ def test_duration_in_its_range_is_its_seconds_and_out_of_it_an_error(
             assert f"{number:,.10g}" in str(caught.value)
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @settings(max_examples=40)
 @given(value=st.none() | st.booleans() | st.text() | st.binary() | st.complex_numbers() | st.lists(st.floats()))
 def test_duration_of_another_type_is_a_type_error(value: object) -> None:

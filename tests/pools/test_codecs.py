@@ -23,7 +23,7 @@ UNREADABLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("kind", UNREADABLE)
 async def test_claim_whose_answer_the_codecs_spoil_is_a_clear_error_and_leaves_nothing(
     table: LeaseTable, make_pool: MakePool, observe: Observer, travel: Travel, kind: str

@@ -57,7 +57,7 @@ async def test_setup_that_fails_for_a_while_costs_no_lease(make_pool: MakePool, 
     assert "own trouble" in told.of(RenewFailed)[0].error
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.skipif(
     "reset" not in inspect.signature(asyncpg.create_pool).parameters, reason="asyncpg has a hook for resets since 0.30"
 )
@@ -69,7 +69,7 @@ async def test_reset_that_fails_takes_no_answer_back(make_pool: MakePool, observ
     assert reset.failed > 10
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_setup_that_never_comes_back_on_one_connection_costs_no_lease(
     make_pool: MakePool, travel: Travel

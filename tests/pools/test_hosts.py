@@ -66,7 +66,7 @@ def place(address: SplitResult, *hosts: SplitResult) -> str:
     return address._replace(netloc=f"{account}@{listed}").geturl()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.parametrize("form", ["dsn", "arguments"])
 async def test_host_that_refuses_connections_is_passed_over(
     make_pool: MakePool, proxy: Proxy, dsn: str, observe: Observer, form: str

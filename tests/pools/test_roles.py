@@ -26,7 +26,7 @@ GRANT SELECT (key, holder, fence, acquired_at, expires_at, released_at, revoked_
 """
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_role_with_three_rights_on_the_table_and_no_other_leads_a_whole_life(
     make_pool: MakePool, make_login: MakeLogin, observe: Observer
@@ -104,7 +104,7 @@ async def test_role_that_loses_its_rights_for_a_while_keeps_its_lease(
     assert await observe.is_free("k")
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 async def test_role_of_a_strict_isolation_contends_without_an_error(

@@ -105,7 +105,7 @@ async def test_clock_that_stepped_back_leaves_joins_valid(session: Connection, o
     assert row.expires_in > 3600
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_clock_that_stepped_back_costs_no_lease(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """A lease whose row is suddenly in the future is renewed as before and released at the end."""
     async with lease(table, "k", ttl=30) as held:

@@ -89,7 +89,7 @@ async def test_travel_lets_the_lease_run_out_for_library_and_server_alike(
     await held.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_travel_lets_each_renewal_arrive_before_it_goes_on(table: LeaseTable, travel: Travel) -> None:
     """However far it goes at once, a lease that is held is renewed at each of its beats and stays held."""
     told = Recorder()
@@ -192,7 +192,7 @@ async def test_travel_past_a_locked_row_is_refused(table: LeaseTable, observe: O
     assert await observe.rows() == before
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 async def test_travel_past_a_locked_table_is_refused(table: LeaseTable, observe: Observer, travel: Travel) -> None:
     """A table that cannot be written is an error that says what to pass."""
     await (await acquire(table, KEY)).release()

@@ -101,7 +101,7 @@ async def test_pool_has_one_default_table(table: LeaseTable, pool: Pool, make_po
     await again.release()
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_pool_s_default_table_lives_as_long_as_a_lease_of_it(pool: Pool, travel: Travel) -> None:
     """The lease alone keeps its table; where the table was found is known as long as the pool lives."""
@@ -125,7 +125,7 @@ def pools_alive() -> list[int]:
     return [id(one) for one in gc.get_objects() if isinstance(one, asyncpg.Pool)]
 
 
-@pytest.mark.slow("took 0.4 s or more beside other tests when the ring was cut")
+@pytest.mark.slow("takes half a second or so")
 @pytest.mark.usefixtures("table")
 async def test_pool_is_collected_when_it_is_closed_and_nothing_of_it_is_alive(
     dsn: str, pool: Pool, travel: Travel
