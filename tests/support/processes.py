@@ -118,8 +118,16 @@ def emit(**fields: object) -> None:
 
 
 async def receive() -> Event:
-    """Wait for what the parent sends next."""
-    event: Event = json.loads(await asyncio.to_thread(sys.stdin.readline))
+    """Wait for what the parent sends next.
+
+    Raises:
+        EOFError: If the parent is gone.
+    """
+    line = await asyncio.to_thread(sys.stdin.readline)
+    if not line:
+        message = "the parent is gone"
+        raise EOFError(message)
+    event: Event = json.loads(line)
     return event
 
 
