@@ -114,7 +114,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
         min_hold: seconds from acquiring for which the key stays shut, however early it is released; 0 to a year. For
             a job with a period: longer than the replicas' clocks differ, and clearly shorter than the period.
         on_lost: ``"cancel"`` cancels the body, once, and `LeaseLostError` comes out of the block; ``"flag"``
-            marks the lease, logs an error, and wakes `Lease.wait_lost`.
+            marks the lease, logs an error, and wakes `Lease.wait_stopping`.
         label: the readable half of the holder; None: ``host:pid``.
         holder: an explicit holder, in place of a fresh one: a claim of its own live lease joins that tenure. It is
             your word that all who use the name may work at once.

@@ -52,10 +52,9 @@ class Holding:
     """One tenure in this program: its trust, its body, its loss, its release.
 
     Attributes:
-        lost: why the body has to stop; with a revocation the tenure is held for as long as that takes.
+        stop: why the body should end: a revocation, under which the tenure is still held, or the loss.
         gone: whether the tenure is over, or no longer certain: nothing of it is to be released.
-        revoked: whether an operator has asked to give it up.
-        stopping: set when the body has to stop, or has.
+        stopping: set when the body should end, or has ended.
         over: set when it is gone, or was left.
     """
 
@@ -65,9 +64,8 @@ class Holding:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.state: State = State.CLAIMED
-        self.lost: LeaseLostError | None = None
+        self.stop: LeaseLostError | None = None
         self.gone: bool = False
-        self.revoked: bool = False
         self.stopping: asyncio.Event = asyncio.Event()
         self.over: asyncio.Event = asyncio.Event()
         self.store: Store = store
@@ -87,8 +85,13 @@ class Holding:
 
     def __repr__(self) -> str:
         tenure = self.claim.tenure
-        state = self.state.value if self.lost is None else f"lost: {self.lost.reason}"
+        state = self.state.value if self.stop is None else f"{'lost' if self.gone else 'stopping'}: {self.stop.reason}"
         return f"{tenure.key!r} of {tenure.holder!r}, fence {tenure.fence}, {state}"
+
+    @property
+    def lost(self) -> LeaseLostError | None:
+        """The loss, once the tenure is gone."""
+        return self.stop if self.gone else None
 
     @property
     def remaining(self) -> float:
@@ -123,26 +126,26 @@ class Holding:
         own = self.gone and self.is_inside and self.process == os.getpid()
         return self._heartbeat.trust.trusted_until if own else None
 
-    def raise_if_lost(self) -> None:
-        """Raise why the body has to stop, also where no timer could report it yet."""
+    def raise_if_stopping(self) -> None:
+        """Raise why the body should end, also where no timer could report it yet."""
         self._check_process()
         if threading.get_ident() == self._thread:
             self._check_deadline()
         else:
             self._raise_in_thread()
-        if self.lost is not None:
+        if self.stop is not None:
             # Without the frames of earlier raises, which would pile up on the one error.
-            raise self.lost.with_traceback(None)
+            raise self.stop.with_traceback(None)
 
     def _raise_in_thread(self) -> None:
         """Raise in a thread that the job runs in: what a loss does has to be done in the loop's own."""
-        if self.lost is None and not self.is_held and self.state is not State.LEFT:
+        if self.stop is None and not self.is_held and self.state is not State.LEFT:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._check_deadline)
             reason: LossReason = "stalled"
             raise loss(self.claim.tenure, reason, None)
 
-    async def wait_for(self, event: asyncio.Event) -> LeaseLostError | None:
+    async def wait_for(self, event: asyncio.Event) -> None:
         """Wait until it is `stopping` or `over`; before it is entered nobody else keeps its deadline."""
         while self.state is State.CLAIMED and not event.is_set():
             with suppress(TimeoutError):
@@ -151,13 +154,12 @@ class Holding:
                     await event.wait()
             self._check_deadline()
         await event.wait()
-        return self.lost
 
     def abandon(self) -> None:
         """Renew no more a tenure whose block nobody can leave any more; it runs out."""
         self._heartbeat.stop()
 
-    async def verify(self) -> None:
+    async def confirm(self) -> None:
         """Ask the server whether the tenure is live."""
         self.check_usable()
         tenure = self.claim.tenure
@@ -192,10 +194,10 @@ class Holding:
             raise RuntimeError(msg)
         body = Body()
         self._check_deadline()
-        if self.revoked and not self.gone:
+        if self.stop is not None and not self.gone:
             # Nobody leaves a block that was not entered.
             self._stop()
-        self.raise_if_lost()
+        self.raise_if_stopping()
         self._body = body
         self.state = State.ENTERED
         go_into(self)
@@ -230,11 +232,11 @@ class Holding:
         elif cancelled is not None and others:
             raise cancelled
         elif error is not None:
-            if self.lost is not None and error is not self.lost:
-                error.add_note(str(self.lost))
+            if self.stop is not None and error is not self.stop:
+                error.add_note(str(self.stop))
             return
-        if self.lost is not None and self.options.on_lost == "cancel":
-            raise self.lost.with_traceback(None) from self.lost.__cause__
+        if self.stop is not None and self.options.on_lost == "cancel":
+            raise self.stop.with_traceback(None) from self.stop.__cause__
 
     def check_own_loop(self) -> None:
         """Raise on another event loop than the lease's; in a forked child there is nothing to be done on any."""
@@ -281,19 +283,18 @@ class Holding:
         self.gone = True
         if self._draining is not None:
             self._draining.cancel()
-        self.lost = loss(self.claim.tenure, reason, taken_by)
-        self.lost.__cause__ = cause
+        self.stop = loss(self.claim.tenure, reason, taken_by)
+        self.stop.__cause__ = cause
         self.over.set()
-        self._tell_body(str(self.lost))
+        self._tell_body(str(self.stop))
         if reason == "revoked":
             self.store.let_others_first(self.claim.tenure.key)
-        tell_lost(self.claim, self.lost, self._notifier)
+        tell_lost(self.claim, self.stop, self._notifier)
 
     def _revoke(self) -> None:
         """Tell the body to end, and go on renewing until it has; awaits nothing."""
-        self.revoked = True
-        self.lost = loss(self.claim.tenure, "revoked", None)
-        self._tell_body(str(self.lost))
+        self.stop = loss(self.claim.tenure, "revoked", None)
+        self._tell_body(str(self.stop))
         if self._body is not None:
             self._draining = start_timer(self.options.drain, self._end_drain)
         tell_revoked(self.claim.tenure, self.options.drain, self._notifier)
@@ -333,5 +334,5 @@ class Holding:
         self._raise_if_gone()
 
     def _raise_if_gone(self) -> None:
-        if self.gone and self.lost is not None:
-            raise self.lost.with_traceback(None)
+        if self.gone and self.stop is not None:
+            raise self.stop.with_traceback(None)

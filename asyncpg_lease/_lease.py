@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from asyncpg_lease._driver import RecordT
     from asyncpg_lease._transaction import IdleTimeout, Isolation
-    from asyncpg_lease.errors import LeaseLostError
+    from asyncpg_lease.errors import LeaseLostError, LossReason
 
 __all__ = ["Lease", "current_lease"]
 
@@ -116,60 +116,64 @@ class Lease:
 
     @property
     def lost(self) -> LeaseLostError | None:
-        """Why the body has to stop, once there is a reason.
+        """The loss, once the lease is gone or can no longer be confirmed; None before.
 
-        With the reason ``revoked`` the lease may still be held, and is until the body has ended, for at most `drain`:
-        `is_held` says so.
+        A revoked lease is not lost: the job keeps it until it has ended, for at most `drain`. See `stop_reason`.
         """
         return self._holding.lost
 
     @property
-    def revoked(self) -> bool:
-        """Whether an operator asked to give the lease up, by `LeaseTable.revoke`; known by the next renewal.
+    def stop_reason(self) -> LossReason | None:
+        """Why the job should end now: ``revoked``, or the reason of the loss; None if it may go on. No I/O.
 
-        The body has been cancelled for it, unless `on_lost` is "flag". Renewals go on while it ends, and what it writes
-        in `transaction` meanwhile is accepted. False where the tenure was ended by force: `lost` says so.
+        ``revoked`` says that an operator called `LeaseTable.revoke`; the next renewal brings it. If `is_held` is true
+        beside it, the renewals go on while the job ends, and `transaction` accepts what the job writes meanwhile.
         """
-        return self._holding.revoked
+        stop = self._holding.stop
+        return None if stop is None else stop.reason
 
-    def raise_if_lost(self) -> None:
-        """Raise where the lease is lost, revoked, or past its local deadline; no I/O.
+    def raise_if_stopping(self) -> None:
+        """Raise if the job should end: the lease is revoked, lost, or past its local deadline. No I/O, from any thread.
 
-        For every step of a job, since it costs nothing: it knows what the heartbeat knows. What happened to the row
-        since the last renewal is for `verify` to ask, and what is written is safe in `transaction` alone.
+        Call it at every step of a job. It knows what the heartbeat knows, and costs nothing. `confirm` asks the server
+        what happened to the row since the last renewal. Only what is written in `transaction` is safe.
 
         Raises:
             LeaseLostError: it is.
             RuntimeError: this is a forked child's copy.
         """
-        self._holding.raise_if_lost()
+        self._holding.raise_if_stopping()
+
+    async def wait_stopping(self) -> LossReason | None:
+        """Wait until the job should end: the lease is revoked or lost.
+
+        Returns:
+            The `stop_reason`; None if the block is left without one.
+        """
+        await self._holding.wait_for(self._holding.stopping)
+        return self.stop_reason
 
     async def wait_lost(self) -> LeaseLostError | None:
-        """Wait until the lease is lost or revoked; return the loss, or None where it was left without one.
+        """Wait until the lease is gone, or can no longer be confirmed. A revocation alone does not end the wait.
 
-        Of one that is revoked it returns at once: `wait_over` waits for what comes after.
+        Returns:
+            The loss; None if the block is left without one.
         """
-        return await self._holding.wait_for(self._holding.stopping)
+        await self._holding.wait_for(self._holding.over)
+        return self.lost
 
-    async def wait_over(self) -> LeaseLostError | None:
-        """Wait until the lease is not held any more; return the loss, or None where it was left without one.
-
-        Of one that is revoked: until it was given up after its `drain`, or lost to somebody else, or left.
-        """
-        return await self._holding.wait_for(self._holding.over)
-
-    async def verify(self) -> None:
+    async def confirm(self) -> None:
         """Ask the server whether the tenure is live, at this moment; cancels nothing, renews nothing.
 
-        A round trip, for the moment before something that cannot be undone and cannot be fenced, where
-        `raise_if_lost` knows too little. The lease may be over by the time the answer comes.
+        A round trip, for the moment before something that cannot be undone and cannot be fenced. The lease may be over
+        by the time the answer comes.
 
         Raises:
             LeaseLostError: it is not.
             RuntimeError: the lease was left, or this is a forked child's copy or another event loop.
             Exception: what the driver raised; no evidence of a loss.
         """
-        await self._holding.verify()
+        await self._holding.confirm()
 
     async def renew(self) -> None:
         """Renew now, beside the heartbeat; a row that another session has locked is waited for.

@@ -34,6 +34,7 @@ PUBLIC = [
 
 LEASE = [
     "acquired_at",
+    "confirm",
     "expires_at",
     "fence",
     "guard",
@@ -42,15 +43,14 @@ LEASE = [
     "joined",
     "key",
     "lost",
-    "raise_if_lost",
+    "raise_if_stopping",
     "release",
     "remaining",
     "renew",
-    "revoked",
+    "stop_reason",
     "transaction",
-    "verify",
     "wait_lost",
-    "wait_over",
+    "wait_stopping",
 ]
 
 TABLE = ["aclose", "advance_fences", "create", "get", "leases", "name", "prune", "revoke", "verify"]

@@ -36,7 +36,7 @@ def stall(held: Lease, travel: Travel) -> None:
     """Block the loop past the lease's deadline, and have somebody notice that before the body awaits again."""
     travel.stall(held.remaining)
     with suppress(LeaseLostError):
-        held.raise_if_lost()
+        held.raise_if_stopping()
 
 
 async def assert_clean() -> None:
@@ -119,7 +119,7 @@ async def test_loss_that_the_body_never_awaited_after_leaves_no_stray_cancellati
         async with lease(table, KEY, ttl=30) as held:
             stall(held, travel)
             if meets_it:
-                held.raise_if_lost()
+                held.raise_if_stopping()
     assert caught.value is held.lost
     assert caught.value.reason == "stalled"
     await assert_clean()

@@ -51,7 +51,7 @@ class Stage:
             await (await acquire(self.others, self.key, ttl=30)).release()
         else:
             # What was joined is not the use's to release.
-            await self.shared.verify()
+            await self.shared.confirm()
 
 
 Use = Callable[[Stage], Awaitable[None]]
@@ -85,7 +85,7 @@ async def work(stage: Stage) -> None:
     async with lease(stage.table, stage.key, ttl=30) as held:
         stage.begun = True
         await held.renew()
-        await held.verify()
+        await held.confirm()
         async with stage.pool.acquire() as connection, held.transaction(connection):
             await connection.execute("SELECT 1")
 

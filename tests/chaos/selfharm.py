@@ -128,7 +128,7 @@ def stacks() -> str:
 def use_copy(held: Lease) -> None:
     """Use the copy of a lease as if it were the lease, in a forked child; say whether all was refused."""
     refused = not held.is_held
-    for call in (held.raise_if_lost, lambda: held.renew().send(None), lambda: held.verify().send(None)):
+    for call in (held.raise_if_stopping, lambda: held.renew().send(None), lambda: held.confirm().send(None)):
         try:
             call()
         except RuntimeError:

@@ -107,7 +107,7 @@ async def test_step_back_by_an_hour_makes_no_claim_renewal_or_release_of_a_young
     renewed, released = await acquire(pool, "renewed", ttl=5), await acquire(pool, "released", ttl=5)
     clocked.cluster.primary.turn_clock(-HOUR)
     await renewed.renew()
-    await renewed.verify()
+    await renewed.confirm()
     await released.release()
     claimed = await acquire(pool, "claimed")
     states = {info.key: info.state for info in await table.leases()}

@@ -99,7 +99,7 @@ def stall(held: Lease, travel: Travel) -> None:
     """Let the loop stand still past the deadline, and have that noticed before the body awaits again."""
     travel.stall(held.remaining)
     with suppress(LeaseLostError):
-        held.raise_if_lost()
+        held.raise_if_stopping()
 
 
 Stop = Callable[[], object]

@@ -108,7 +108,7 @@ async def test_holder_that_cannot_renew_has_stopped_before_others_get_in(
                 await outage.enter_async_context(case.outage(stage))
                 away.set()
                 await (it.wait_lost() if case.on_lost == "flag" else asyncio.sleep(1000))
-        it.raise_if_lost()
+        it.raise_if_stopping()
 
     task = asyncio.create_task(body())
     await entered.wait()

@@ -48,7 +48,7 @@ async def use_copies(copies: Copies, dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     for held in filter(None, (copies.held, copies.other)):
         assert not held.is_held
-        for call in (held.__aenter__, held.renew, held.verify, lambda held=held: held.guard(connection)):
+        for call in (held.__aenter__, held.renew, held.confirm, lambda held=held: held.guard(connection)):
             with pytest.raises(RuntimeError, match="forked child"):
                 await call()
         with pytest.raises(RuntimeError, match="forked child"):
@@ -76,7 +76,7 @@ async def use_own_pool(copies: Copies, dsn: str) -> None:
             await until(lambda: held.expires_at > before, within=20)
             assert held.is_held
             assert held.holder != copies.held.holder
-            await held.verify()
+            await held.confirm()
 
 
 async def drop_copies(copies: Copies, dsn: str) -> None:  # noqa: ARG001 - as the others
@@ -139,9 +139,9 @@ async def hold_and_fork(proxied: str, dsn: str, renewing: bool) -> None:
                 if name != wait_for_the_key.__name__:
                     await asyncio.to_thread(child.join)
             assert held.is_held
-            await held.verify()
+            await held.confirm()
             assert copies.other is not None
-            await copies.other.verify()
+            await copies.other.confirm()
             await copies.other.release()
             await receive()
         await asyncio.to_thread(children[wait_for_the_key.__name__].join)

@@ -74,7 +74,7 @@ async def test_explicit_holder_does_not_join_what_it_is_about_to_end(
     claiming = asyncio.create_task(acquire(late, KEY, ttl=30, wait=wait, holder=NAME))
     async with await travel.through(claiming, within=LATE + 2) as held:
         await travel(LATE + 1)
-        await held.verify()
+        await held.confirm()
         assert (held.fence, held.joined) == (2, False)
     assert await observe.is_free(KEY)
 

@@ -251,7 +251,7 @@ async def test_release_whose_reply_was_lost_is_no_failure_and_spares_the_success
             await travel.through(leaving, within=30)
             assert next_one.fence == 2
             assert not next_one.joined
-            await next_one.verify()
+            await next_one.confirm()
     await travel.until(lambda: told.of(Released), within=30)
     assert not told.of(ReleaseFailed)
     assert [drop.happened.is_set() for drop in drops] == [True] * lost

@@ -205,8 +205,8 @@ async def _check(job: Job, connection: PooledConnection, held: Lease) -> None:
         await held.guard(connection)
     elif job.tenure.path == "assertion":
         await connection.execute("SELECT lease_assert_held($1, $2, $3)", held.key, held.holder, held.fence)
-    elif job.tenure.path == "raise_if_lost":
-        held.raise_if_lost()
+    elif job.tenure.path == "raise_if_stopping":
+        held.raise_if_stopping()
     elif job.tenure.path == "select" and not await connection.fetch(CHECK, held.key, held.holder, held.fence):
         message = "the row is another's"
         raise StaleError(message)

@@ -20,7 +20,7 @@ GUARDED = ("transaction", "guard", "sqlalchemy", "assertion")
 FENCED = ("trigger", "condition")
 """These compare the fence, and let the successor begin."""
 
-CONTROL = ("select", "raise_if_lost")
+CONTROL = ("select", "raise_if_stopping")
 """These only look before they write, as one does who has not heard of fencing."""
 
 PATHS = (*GUARDED, *FENCED, *CONTROL)

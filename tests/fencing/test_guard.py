@@ -298,20 +298,20 @@ async def test_transaction_whose_check_is_parsed_before_a_renewal_is_no_loss(  #
     await held.release()
 
 
-async def test_verify_asks_the_server_and_raise_if_lost_does_not(
+async def test_verify_asks_the_server_and_raise_if_stopping_does_not(
     make_pool: MakePool, proxy: Proxy, observe: Observer
 ) -> None:
-    """raise_if_lost() knows what the heartbeat knows, for nothing; verify() goes and sees."""
+    """raise_if_stopping() knows what the heartbeat knows, for nothing; verify() goes and sees."""
     held = await acquire(await make_pool(proxy.dsn), KEY, ttl=30)
-    await held.verify()
+    await held.confirm()
     await observe.hand_over(KEY)
     proxy.forget()
     before = proxy.round_trips
-    held.raise_if_lost()
+    held.raise_if_stopping()
     assert (proxy.round_trips, proxy.statements) == (before, [])
     with pytest.raises(LeaseLostError) as caught:
-        await held.verify()
+        await held.confirm()
     assert proxy.round_trips > before
     assert caught.value.reason == "taken_over"
-    held.raise_if_lost()
+    held.raise_if_stopping()
     await held.release()

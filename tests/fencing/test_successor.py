@@ -84,7 +84,7 @@ async def test_holder_renews_and_verifies_during_its_transaction(
     async with lease(pool, KEY, ttl=9, observer=told) as held, _guarded(held, connection, isolation, by):
         before = held.expires_at
         async with asyncio.timeout(8):
-            await held.verify()
+            await held.confirm()
             await held.renew()
         by_hand = held.expires_at
         await travel.until(lambda: held.expires_at > by_hand, within=4)

@@ -32,7 +32,7 @@ async def test_advance_sets_every_fence_and_the_floor_to_one_above_all(table: Le
     assert await use(table, "free") == 1006
     assert await use(table, "never seen") == 1006
     with pytest.raises(LeaseLostError):
-        await held.verify()
+        await held.confirm()
     await held.release()
 
 

@@ -51,7 +51,7 @@ async def test_advance_keeps_the_same_holder_out_as_well(table: LeaseTable, obse
         with pytest.raises(LeaseUnavailableError):
             await acquire(table, KEY, holder="one")
         with pytest.raises(LeaseLostError):
-            await held.verify()
+            await held.confirm()
     assert await try_acquire(table, KEY, holder="one") is None
     await observe.expire(KEY)
     again = await acquire(table, KEY, holder="one")

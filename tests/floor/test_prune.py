@@ -298,7 +298,7 @@ async def test_claim_of_a_pruned_key_is_refused_or_granted_as_ever(table: LeaseT
     held = await acquire(table, KEY)
     with pytest.raises(LeaseUnavailableError):
         await acquire(table, KEY)
-    await held.verify()
+    await held.confirm()
     assert held.fence == 2
     await held.release()
     assert await session.fetchval("SELECT count(*) FROM lease") == 2

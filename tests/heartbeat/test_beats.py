@@ -56,7 +56,7 @@ async def test_lease_entered_shortly_before_its_deadline_is_renewed_in_time(tabl
     await travel(held.remaining - 55 - 0.9)
     async with held:
         assert await travel.until(lambda: told.of(Renewed), within=5) < 0.9
-        await held.verify()
+        await held.confirm()
 
 
 @pytest.mark.slow("takes half a second or so")

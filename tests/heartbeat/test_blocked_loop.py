@@ -81,7 +81,7 @@ class Rival:
         async with asyncpg.create_pool(self._dsn, min_size=1) as pool, lease(pool, KEY, ttl=60) as held:
             self.took.set_result((held.fence, held.holder))
             await asyncio.to_thread(self._let_go.wait, 10)
-            await held.verify()
+            await held.confirm()
 
 
 async def sleep(_held: Lease, _pool: Pool) -> None:
@@ -101,7 +101,7 @@ async def thread(_held: Lease, _pool: Pool) -> None:
 
 async def verify(held: Lease, _pool: Pool) -> None:
     """Ask the server, as a job does before something that it cannot undo."""
-    await held.verify()
+    await held.confirm()
 
 
 @pytest.mark.parametrize("first_await", [sleep, query, thread, verify])
@@ -214,7 +214,7 @@ async def test_process_that_was_stopped_past_its_ttl_has_lost_its_lease(
         event = await child.event()
         assert event["lost"] in {"stalled", "taken_over", "unreachable"}
         assert event["cancelling"] == 0
-        await held.verify()
+        await held.confirm()
     assert await child.wait() == 0
 
 

@@ -52,10 +52,10 @@ async def test_loss_that_verify_finds_has_its_reason_and_cancels_nothing(
     """verify() asks the server and raises in its caller alone."""
     act, reason, taken_by = HARMS[harm]
     held = await acquire(table, KEY, ttl=30)
-    await held.verify()
+    await held.confirm()
     await act(observe)
     with pytest.raises(LeaseLostError) as caught:
-        await held.verify()
+        await held.confirm()
     assert (caught.value.reason, caught.value.taken_by) == (reason, taken_by)
     assert held.lost is None
     await held.release()
@@ -122,7 +122,7 @@ async def test_is_held_is_false_past_the_deadline_whatever_else_happens(table: L
     travel.stall(28)
     assert [*seen, held.is_held] == [True, False]
     with pytest.raises(LeaseLostError):
-        held.raise_if_lost()
+        held.raise_if_stopping()
     await held.release()
 
 

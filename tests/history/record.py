@@ -148,7 +148,7 @@ class Worker:
             outcome = "cancelled"
             raise
         finally:
-            outcome = outcome if held.lost is None else f"lost: {held.lost.reason}"
+            outcome = outcome if held.stop_reason is None else f"lost: {held.stop_reason}"
             emit(what="ended", body=number, outcome=outcome)
 
     async def write(self, held: Lease, timeout: float | None = None) -> int:  # noqa: ASYNC109 - the pool's own

@@ -159,7 +159,7 @@ async def test_block_closed_after_a_loss_leaves_no_cancellation(table: LeaseTabl
         async with lease(table, KEY, ttl=30) as held:
             travel.stall(31)
             with suppress(LeaseLostError):
-                held.raise_if_lost()
+                held.raise_if_stopping()
             lost.append(held.lost)
             await Parked()
 
@@ -292,7 +292,7 @@ async def test_block_left_by_its_own_loss_has_no_note_of_it(table: LeaseTable, t
     with pytest.raises(LeaseLostError) as caught:
         async with lease(table, KEY, ttl=30) as held:
             travel.stall(31)
-            held.raise_if_lost()
+            held.raise_if_stopping()
     assert caught.value is held.lost
     assert not hasattr(caught.value, "__notes__")
 

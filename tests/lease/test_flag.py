@@ -30,7 +30,7 @@ async def test_flag_marks_logs_and_wakes_without_cancelling(
         assert (loss.reason, loss.taken_by) == ("taken_over", "other")
         assert not held.is_held
         with pytest.raises(LeaseLostError):
-            held.raise_if_lost()
+            held.raise_if_stopping()
         with pytest.raises(LeaseLostError):
             await held.renew()
         await spin(5)

@@ -46,7 +46,7 @@ async def hold_and_fork(dsn: str) -> None:
             os._exit(code)
         await asyncio.to_thread(assert_child_is_fine, pid)
         assert held.is_held
-        await held.verify()
+        await held.confirm()
         await second.release()
     emit(done=True)
 
@@ -65,11 +65,11 @@ async def _go_on_with(loop: asyncio.AbstractEventLoop) -> int:
 def _misuse_copy(held: Lease, second: Lease) -> None:
     assert not held.is_held
     assert not second.is_held
-    for call in (held.renew(), held.verify(), second.__aenter__()):
+    for call in (held.renew(), held.confirm(), second.__aenter__()):
         with pytest.raises(RuntimeError, match="forked child"):
             step(call)
     with pytest.raises(RuntimeError, match="forked child"):
-        held.raise_if_lost()
+        held.raise_if_stopping()
     for call in (held.release(), second.release(), held.__aexit__(None, None, None)):
         with suppress(StopIteration):
             call.send(None)

@@ -22,7 +22,7 @@ async def test_joined_handle_neither_releases_nor_ends_the_tenure(table: LeaseTa
         again = await acquire(table, KEY, ttl=30, holder="app")
         await again.release()
         assert not await observe.is_free(KEY)
-        await owner.verify()
+        await owner.confirm()
     assert await observe.is_free(KEY)
 
 

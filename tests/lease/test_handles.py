@@ -28,7 +28,7 @@ async def test_loss_polled_a_thousand_times_keeps_a_short_traceback(table: Lease
             await held.renew()
         for _ in range(1000):
             with pytest.raises(LeaseLostError):
-                held.raise_if_lost()
+                held.raise_if_stopping()
     assert held.lost is not None
     assert len(list(traceback.walk_tb(held.lost.__traceback__))) < 20
 
@@ -144,10 +144,10 @@ async def test_context_of_a_caller_is_not_kept_by_the_timers_of_its_calls(table:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_and_cancels(
+async def test_raise_if_stopping_in_a_thread_past_the_deadline_raises_and_cancels(
     table: LeaseTable, travel: Travel, *, debug: bool
 ) -> None:
-    """A thread of a blocked loop hears of the loss by raise_if_lost, and the loop then cancels the body."""
+    """A thread of a blocked loop hears of the loss by raise_if_stopping, and the loop then cancels the body."""
     asyncio.get_running_loop().set_debug(debug)
     told: list[BaseException] = []
     past, asked = threading.Event(), threading.Event()
@@ -156,7 +156,7 @@ async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_and_cancels(
     def job(held: Lease) -> None:
         past.wait(10)
         try:
-            held.raise_if_lost()
+            held.raise_if_stopping()
         except Exception as error:  # noqa: BLE001 - judged by the test
             told.append(error)
         asked.set()

@@ -36,11 +36,11 @@ async def test_lease_holds_inside_its_block_and_releases_after_it(table: LeaseTa
         assert not held.joined
         assert held.lost is None
         assert 29 < held.remaining <= 30
-        held.raise_if_lost()
-        await held.verify()
+        held.raise_if_stopping()
+        await held.confirm()
     assert (held.is_held, held.remaining) == (False, 0)
     assert await held.wait_lost() is None
-    held.raise_if_lost()
+    held.raise_if_stopping()
     record = await observe.row(KEY)
     assert record is not None
     assert record["released_at"] is not None
@@ -174,7 +174,7 @@ async def test_release_inside_the_block_ends_it_early(table: LeaseTable, observe
         assert await observe.is_free(KEY)
         assert not held.is_held
         successor = await acquire(table, KEY)
-    await successor.verify()
+    await successor.confirm()
     await successor.release()
 
 
@@ -208,7 +208,7 @@ async def test_renew_of_a_lease_that_is_not_entered_keeps_it(table: LeaseTable, 
         await held.renew()
     async with held:
         assert held.is_held
-        await held.verify()
+        await held.confirm()
 
 
 async def test_renew_of_a_locked_row_waits_for_it(table: LeaseTable, observe: Observer, travel: Travel) -> None:

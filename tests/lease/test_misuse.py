@@ -54,7 +54,7 @@ async def test_release_from_another_event_loop_is_refused(table: LeaseTable) -> 
         with pytest.raises(RuntimeError, match="another event loop"):
             await asyncio.to_thread(lambda: run(held.release()))
         assert held.is_held
-        await held.verify()
+        await held.confirm()
 
 
 async def test_lease_entered_after_its_release_is_refused(table: LeaseTable) -> None:
@@ -66,7 +66,7 @@ async def test_lease_entered_after_its_release_is_refused(table: LeaseTable) -> 
     with pytest.raises(RuntimeError, match="left or released"):
         await held.renew()
     with pytest.raises(RuntimeError, match="left or released"):
-        await held.verify()
+        await held.confirm()
 
 
 async def test_lease_dropped_without_being_entered_warns(table: LeaseTable, observe: Observer) -> None:
@@ -116,7 +116,7 @@ async def test_lease_that_was_not_entered_and_is_lost_can_be_released(
     held = await acquire(table, KEY, ttl=30)
     await travel.block(31)
     with pytest.raises(LeaseLostError):
-        held.raise_if_lost()
+        held.raise_if_stopping()
     successor = await acquire(table, KEY)
     before = await observe.version(KEY)
     await held.release()

@@ -47,7 +47,7 @@ async def test_revocation_cancels_the_body_and_releases(table: LeaseTable, obser
     assert record is not None
     assert record["released_at"] is not None
     assert await observe.is_free(KEY)
-    assert (held.revoked, held.is_held, held.remaining) == (True, False, 0.0)
+    assert (held.stop_reason, held.lost, held.is_held, held.remaining) == ("revoked", None, False, 0.0)
 
 
 @pytest.mark.slow("takes half a second or so")
@@ -74,12 +74,12 @@ async def test_revoked_lease_is_held_until_its_body_has_ended(
                     await travel(25)
                     assert held.is_held
                     assert held.remaining > 0
-                    await held.verify()
+                    await held.confirm()
                     await held.renew()
                     async with pool.acquire() as connection, held.transaction(connection):
                         await held.guard(connection)
                     with pytest.raises(LeaseLostError):
-                        held.raise_if_lost()
+                        held.raise_if_stopping()
                     cleaned_up.append(KEY)
     await travel.through(task, within=4)
     assert cleaned_up == [KEY]
@@ -106,7 +106,8 @@ async def test_body_that_does_not_end_in_its_drain_is_given_up(
                     await travel(20)
                 assert 4 < travel.moved - moved <= 6
                 assert not held.is_held
-                assert await held.wait_over() is held.lost
+                assert held.lost is not None
+                assert await held.wait_lost() is held.lost
                 with pytest.raises(LeaseLostError):
                     await held.renew()
                 assert not await observe.is_free(KEY)
@@ -132,20 +133,17 @@ async def test_body_that_does_not_end_in_its_drain_is_given_up(
 async def test_flagged_body_is_told_and_ends_when_it_likes(
     table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:
-    """on_lost="flag": nothing is cancelled or raised; wait_lost() wakes, and the block's end releases."""
+    """on_lost="flag": nothing is cancelled or raised; wait_stopping() wakes, and the block's end releases."""
     async with lease(table, KEY, ttl=30, on_lost="flag", drain=60) as held:
-        waiter = asyncio.create_task(held.wait_lost())
+        waiter = asyncio.create_task(held.wait_stopping())
         await table.revoke(KEY)
-        loss = await travel.through(waiter, within=12)
-        assert loss is held.lost
-        assert loss is not None
-        assert loss.reason == "revoked"
-        assert held.revoked
+        assert await travel.through(waiter, within=12) == held.stop_reason == "revoked"
+        assert held.lost is None
         await travel(35)
         assert held.is_held
         assert here().cancelling() == 0
         with pytest.raises(LeaseLostError):
-            held.raise_if_lost()
+            held.raise_if_stopping()
     record = await observe.row(KEY)
     assert record is not None
     assert record["released_at"] is not None
@@ -203,9 +201,8 @@ async def test_revoked_lease_that_is_not_entered_yet_is_released_by_entering(
     held = await acquire(table, KEY, ttl=30)
     await table.revoke(KEY)
     await held.renew()
-    assert held.revoked
     assert held.is_held
-    assert await held.wait_lost() is held.lost
+    assert await held.wait_stopping() == held.stop_reason == "revoked"
     with pytest.raises(LeaseLostError):
         async with held:
             pytest.fail("entered")
@@ -219,7 +216,7 @@ async def test_every_handle_of_a_revoked_tenure_is_told(table: LeaseTable, trave
     second = await acquire(table, KEY, ttl=30, holder="app", on_lost="flag")
     async with first, second:
         await table.revoke(KEY)
-        await travel.until(lambda: first.revoked and second.revoked, within=12)
+        await travel.until(lambda: first.stop_reason and second.stop_reason, within=12)
         assert first.is_held
         assert second.is_held
 
@@ -248,7 +245,7 @@ async def test_revocation_reaches_a_holder_whose_row_is_locked(
     async with lease(table, KEY, ttl=30, on_lost="flag", observer=told) as held:
         await table.revoke(KEY)
         async with observe.locked(KEY):
-            await travel.until(lambda: held.revoked, within=12, rows=False)
+            await travel.until(lambda: held.stop_reason, within=12, rows=False)
             assert held.is_held
             assert told.of(RenewFailed)
 
@@ -270,5 +267,5 @@ async def test_revocation_of_an_ended_body_changes_nothing(table: LeaseTable) ->
     """A request that comes after the last renewal is not heard of: the block ends as it would have."""
     async with lease(table, KEY, ttl=60) as held:
         await table.revoke(KEY)
-    assert not held.revoked
+    assert held.stop_reason is None
     assert held.lost is None

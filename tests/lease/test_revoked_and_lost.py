@@ -73,25 +73,23 @@ async def test_loss_that_the_clean_up_itself_finds_leaves_no_cancellation_behind
     await spin(5)
 
 
-async def test_loss_while_draining_wakes_wait_over(table: LeaseTable, observe: Observer, travel: Travel) -> None:
-    """A flagged body has a second signal: wait_lost() returns at once since the revocation, wait_over() at the loss."""
+async def test_loss_while_draining_wakes_wait_lost(table: LeaseTable, observe: Observer, travel: Travel) -> None:
+    """wait_stopping() returns at the revocation, wait_lost() only when the lease is gone."""
     async with lease(table, KEY, ttl=30, drain=60, on_lost="flag") as held:
         await table.revoke(KEY)
-        over = asyncio.create_task(held.wait_over())
-        first = await travel.through(held.wait_lost(), within=12)
-        assert first is not None
-        assert first.reason == "revoked"
-        assert await held.wait_lost() is first
+        lost = asyncio.create_task(held.wait_lost())
+        assert await travel.through(held.wait_stopping(), within=12) == "revoked"
+        assert await held.wait_stopping() == "revoked"
         await travel(5)
-        assert not over.done()
+        assert not lost.done()
         await observe.hand_over(KEY)
-        loss = await travel.through(over, within=12)
+        loss = await travel.through(lost, within=12)
         assert loss is not None
-        assert loss.reason == "taken_over"
+        assert loss.reason == held.stop_reason == await held.wait_stopping() == "taken_over"
     async with lease(table, "other") as held:
-        over = asyncio.create_task(held.wait_over())
+        waits = [asyncio.create_task(held.wait_lost()), asyncio.create_task(held.wait_stopping())]
         await asyncio.sleep(0)
-    assert await over is None
+    assert await asyncio.gather(*waits) == [None, None]
 
 
 @pytest.mark.slow("takes half a second or so")
@@ -139,11 +137,11 @@ async def test_forced_revocation_cancels_the_body_and_spares_the_successor(
         async with lease(table, KEY, ttl=30) as held:
             await table.revoke(KEY, force=True)
             with pytest.raises(LeaseLostError, match="revoked"):
-                await held.verify()
+                await held.confirm()
             successor = await acquire(table, KEY, ttl=60, holder="successor")
             await travel(15)
     assert (caught.value.reason, caught.value.taken_by) == ("taken_over", "successor")
-    await successor.verify()
+    await successor.confirm()
     await successor.release()
     assert await observe.fence(KEY) == 2
 

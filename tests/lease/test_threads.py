@@ -22,19 +22,19 @@ KEY = "threaded"
 def loss_in_thread(held: Lease) -> LeaseLostError | None:
     """Ask in another thread, while the loop stands still; return what was raised there."""
     with ThreadPoolExecutor(1) as pool:
-        error = pool.submit(held.raise_if_lost).exception()
+        error = pool.submit(held.raise_if_stopping).exception()
     assert error is None or isinstance(error, LeaseLostError)
     return error
 
 
-async def test_raise_if_lost_in_a_thread_of_a_lease_that_is_held_or_left_raises_nothing(table: LeaseTable) -> None:
+async def test_raise_if_stopping_in_a_thread_of_a_lease_that_is_held_or_left_raises_nothing(table: LeaseTable) -> None:
     """A thread may ask at any time; where nothing was lost there is nothing to raise."""
     async with lease(table, KEY, ttl=30) as held:
         assert loss_in_thread(held) is None
     assert loss_in_thread(held) is None
 
 
-async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_before_the_loop_knows(
+async def test_raise_if_stopping_in_a_thread_past_the_deadline_raises_before_the_loop_knows(
     table: LeaseTable, travel: Travel
 ) -> None:
     """The thread has its loss while the loop stands still, and what the loss does is done in the loop's thread."""
@@ -52,7 +52,7 @@ async def test_raise_if_lost_in_a_thread_past_the_deadline_raises_before_the_loo
     assert here().cancelling() == 0
 
 
-async def test_raise_if_lost_in_a_thread_after_the_loss_raises_it(
+async def test_raise_if_stopping_in_a_thread_after_the_loss_raises_it(
     table: LeaseTable, observe: Observer, travel: Travel
 ) -> None:
     """A loss that the loop knows of is the very error that a thread is given."""
@@ -63,7 +63,7 @@ async def test_raise_if_lost_in_a_thread_after_the_loss_raises_it(
         assert await asyncio.to_thread(loss_in_thread, held) is loss
 
 
-async def test_raise_if_lost_in_a_thread_tells_the_loop_of_a_lease_that_is_not_entered(
+async def test_raise_if_stopping_in_a_thread_tells_the_loop_of_a_lease_that_is_not_entered(
     table: LeaseTable, travel: Travel
 ) -> None:
     """Without a heartbeat it is the thread's question alone that has the loss noted."""
@@ -75,7 +75,7 @@ async def test_raise_if_lost_in_a_thread_tells_the_loop_of_a_lease_that_is_not_e
     assert held.lost is not None
 
 
-def test_raise_if_lost_in_a_thread_after_its_event_loop_raises_all_the_same(dsn: str) -> None:
+def test_raise_if_stopping_in_a_thread_after_its_event_loop_raises_all_the_same(dsn: str) -> None:
     """A thread that outlives the loop is told of the loss, though nobody else can be."""
 
     async def hold() -> Lease:

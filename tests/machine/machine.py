@@ -73,7 +73,7 @@ _OPERATE = [Operate(act) for act in ("prune", "prune", "prune", "advance_fences"
 # Each kind as often as it stands here; claims often, since the others need a tenure.
 KINDS: list[Sequence[Claim | Act | Together | Write | Operate]] = [
     *[_CLAIMS] * 4,
-    *(_acts(act) for act in ("renew", "release", "release", "run_out", "verify", "write_by_hand")),
+    *(_acts(act) for act in ("renew", "release", "release", "run_out", "confirm", "write_by_hand")),
     *[_acts("revoke", *REVOKES)] * 2,
     *[_WRITES] * 4,
     _TOGETHER,

@@ -51,7 +51,7 @@ class Facts(NamedTuple):
     """What a handle says without asking anybody."""
 
     is_held: bool
-    revoked: bool
+    stop_reason: str | None
     lost: str | None
 
 
@@ -166,7 +166,7 @@ class Model:
         self.written[handle.key] = handle.fence
         return "written"
 
-    def verify(self, handle: Handle) -> Answer:
+    def confirm(self, handle: Handle) -> Answer:
         """The server is asked; the handle itself takes no note of what it says."""
         return self.known(handle) or self._loss(handle) or "live"
 
@@ -181,9 +181,9 @@ class Model:
 
     def facts(self, handle: Handle) -> Facts:
         """A handle knows what it was told, and may be relied on until it is left or was told of its end."""
-        told = "revoked" if handle.revoked else None
-        lost = told if handle.lost is None else handle.lost.reason
-        return Facts(not handle.left and handle.lost is None, handle.revoked, lost)
+        lost = None if handle.lost is None else handle.lost.reason
+        stop_reason = "revoked" if lost is None and handle.revoked else lost
+        return Facts(not handle.left and lost is None, stop_reason, lost)
 
     def _use(self, handle: Handle) -> Answer | None:
         """Return how a call on a handle fails, and have the handle remember a loss; None: it does not."""

@@ -90,9 +90,9 @@ class World:
         """Renew at once."""
         return await asyncio.gather(*(self.renew(held) for held in leases))
 
-    async def verify(self, held: Lease) -> Answer:
+    async def confirm(self, held: Lease) -> Answer:
         """Ask the server."""
-        return await _said(held.verify(), "live")
+        return await _said(held.confirm(), "live")
 
     async def release(self, held: Lease) -> Answer:
         """Release."""
@@ -100,7 +100,7 @@ class World:
 
     def facts(self, held: Lease) -> Facts:
         """Return what the lease says without asking."""
-        return Facts(held.is_held, held.revoked, None if held.lost is None else held.lost.reason)
+        return Facts(held.is_held, held.stop_reason, None if held.lost is None else held.lost.reason)
 
     async def run_out(self, key: str) -> Answer:
         """Move the row's own timestamps."""

@@ -35,7 +35,7 @@ async def expect_a_life(table: LeaseTable, pool: Pool) -> None:
         joined = await acquire(pool, KEY, holder="me")
         assert joined.joined
         await held.renew()
-        await held.verify()
+        await held.confirm()
         info = await table.get(KEY)
         assert info is not None
         assert (info.holder, info.fence, info.state) == ("me", held.fence, "held")

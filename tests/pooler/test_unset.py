@@ -69,7 +69,7 @@ async def test_heartbeat_on_another_server_connection_names_the_setting_and_goes
             await until(lambda: recorder.of(Renewed))
             await pgbouncer.command("RECONNECT")
             await held.wait_lost()
-            held.raise_if_lost()
+            held.raise_if_stopping()
     assert "unreachable" in str(caught.value)
     assert isinstance(caught.value.__cause__, LeaseTableError)
     assert len(recorder.of(RenewFailed)) > 3

@@ -61,7 +61,7 @@ async def hold(table: LeaseTable, observe: Observer, key: str) -> None:
         for _ in range(RENEWALS):
             # As if most of the ttl had passed without a renewal; the next beat makes up for it.
             await until_renewed(observe, key, -PASSED)
-        await held.verify()
+        await held.confirm()
         await held.renew()
         after = await observe.row(key)
         assert after is not None
@@ -107,7 +107,7 @@ async def join(table: LeaseTable, key: str) -> None:
     assert second.expires_at > first.expires_at
     async with second:
         await second.renew()
-    await first.verify()
+    await first.confirm()
     await first.release()
 
 
@@ -135,7 +135,7 @@ async def lose(table: LeaseTable, observe: Observer, key: str) -> None:
         async with lease(table, key, ttl=TTL, heartbeat=BEAT) as held:
             await observe.hand_over(key, "somebody")
             with pytest.raises(LeaseLostError):
-                await held.verify()
+                await held.confirm()
             await asyncio.sleep(30)
     assert (caught.value.reason, caught.value.taken_by, caught.value.fence) == ("taken_over", "somebody", held.fence)
     assert await observe.fence(key) == held.fence + 1

@@ -39,7 +39,7 @@ async def test_claim_whose_answer_the_codecs_spoil_is_a_clear_error_and_leaves_n
     for question in (acquire(target, "k", wait=30), target.get("k"), target.leases()):
         with pytest.raises(TypeError, match="the pool's own codecs"):
             await travel.through(question, within=5)
-    await held.verify()
+    await held.confirm()
     await held.release()
 
 

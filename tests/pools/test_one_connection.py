@@ -31,7 +31,7 @@ async def test_body_that_borrows_the_only_connection_again_and_again_keeps_its_l
                 async with pool.acquire():
                     await asyncio.sleep(3)
                 await asyncio.sleep(0.1)
-            await held.verify()
+            await held.confirm()
             assert held.fence == 1
 
     before = travel.moved
@@ -74,7 +74,7 @@ async def test_ten_waiters_and_a_holder_share_one_connection(make_pool: MakePool
     async def work() -> None:
         async with lease(table, "k", ttl=60, wait=60) as held:
             fences.append(held.fence)
-            await held.verify()
+            await held.confirm()
 
     async with lease(table, "k", ttl=60, heartbeat=0.05, observer=told):
         waiters = [asyncio.create_task(work()) for _ in range(10)]

@@ -51,7 +51,7 @@ async def test_role_with_rights_on_columns_can_lease_and_is_told_by_verify_what_
     for fence in (1, 2):
         async with lease(table, "k", ttl=30) as held:
             await held.renew()
-            await held.verify()
+            await held.confirm()
             assert held.fence == fence
             assert [one.state for one in await table.leases()] == ["held"]
     assert await observe.is_free("k")
@@ -130,7 +130,7 @@ async def test_role_of_a_strict_isolation_contends_without_an_error(
         async with lease(tables[number], f"own-{number}", ttl=20, holder=f"h{number}") as first:
             for _ in range(5):
                 async with lease(tables[1 - number], f"own-{number}", ttl=20, holder=f"h{number}") as held:
-                    await asyncio.gather(first.renew(), held.renew(), held.verify())
+                    await asyncio.gather(first.renew(), held.renew(), held.confirm())
                     assert held.joined
 
     async def look() -> None:

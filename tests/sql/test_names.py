@@ -37,7 +37,7 @@ async def live(table: LeaseTable, key: str) -> None:
     held = await acquire(table, key)
     async with held:
         await held.renew()
-        await held.verify()
+        await held.confirm()
         with pytest.raises(LeaseUnavailableError):
             await acquire(table, key)
         assert [info.key for info in await table.leases()] == [key]

@@ -80,7 +80,7 @@ async def test_revoke_works_in_every_default_isolation(make_pool: MakePool, tabl
         assert (await strict.revoke(KEY)).outcome == "revoked"
         await asyncio.gather(*renewals)
         await held.renew()
-        assert held.revoked
+        assert held.stop_reason == "revoked"
         await held.release()
 
 
@@ -124,7 +124,7 @@ async def test_revoke_without_the_right_to_update_says_what_to_grant(table: Leas
     with pytest.raises(LeaseTableError, match="GRANT SELECT, INSERT, UPDATE ON") as caught:
         await reader.revoke(KEY)
     assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
-    await held.verify()
+    await held.confirm()
     await held.renew()
-    assert not held.revoked
+    assert held.stop_reason is None
     await held.release()

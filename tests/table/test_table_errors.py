@@ -188,7 +188,7 @@ async def test_table_works_whatever_a_pool_makes_of_its_rows(
     other = LeaseTable(pool)
     async with lease(other, "k", ttl=5) as held:
         await held.renew()
-        await held.verify()
+        await held.confirm()
         info, (listed,) = await other.get("k"), await other.leases()
         assert info is not None
         assert (info.holder, info.fence, info.expires_at) == (held.holder, 1, listed.expires_at)
