@@ -9,7 +9,7 @@ from __future__ import annotations
 from asyncpg_lease._acquire import LeaseContext, acquire, lease, try_acquire
 from asyncpg_lease._floor import Pruned
 from asyncpg_lease._lease import Lease, current_lease
-from asyncpg_lease._options import Duration, OnLost
+from asyncpg_lease._options import Duration, LeaseState, OnLost
 from asyncpg_lease._revocation import Revocation, RevocationOutcome
 from asyncpg_lease._rows import LeaseInfo
 from asyncpg_lease._transaction import IdleTimeout, Isolation
@@ -36,6 +36,7 @@ __all__ = [
     "LeaseInfo",
     "LeaseLostError",
     "LeaseSnapshotError",
+    "LeaseState",
     "LeaseTable",
     "LeaseTableError",
     "LeaseTimeoutError",

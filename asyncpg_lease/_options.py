@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 __all__ = [
     "Duration",
+    "LeaseState",
     "OnLost",
     "Options",
     "check_advance",
@@ -17,6 +18,7 @@ __all__ = [
     "check_limit",
     "check_name",
     "check_prefix",
+    "check_state",
     "check_text",
     "fold_duration",
 ]
@@ -27,6 +29,10 @@ Duration: TypeAlias = float | timedelta
 OnLost: TypeAlias = Literal["cancel", "flag"]
 """What a loss does to the body: cancel it, or only mark the lease as lost."""
 
+LeaseState: TypeAlias = Literal["held", "resting", "free"]
+"""The states of a row: held; released, but locked by its `min_hold`; released or run out."""
+
+STATES: tuple[LeaseState, ...] = get_args(LeaseState)
 MAX_ADVANCE = 2**40
 MAX_TEXT_BYTES = 1024
 MAX_NAME_BYTES = 63
@@ -94,6 +100,17 @@ def check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         msg = f"{name} must be a bool, not {type(value).__name__}"
         raise TypeError(msg)
+
+
+def check_state(value: object) -> LeaseState | None:
+    """Return the state of the keys to list, None for any."""
+    if value is not None and not isinstance(value, str):
+        msg = f"state must be a str or None, not {type(value).__name__}"
+        raise TypeError(msg)
+    if value is not None and value not in STATES:
+        msg = f"state must be one of {', '.join(STATES)}, or None; it is {value!r}"
+        raise ValueError(msg)
+    return value
 
 
 def check_limit(value: object) -> int | None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Revocation", "RevocationOutcome", "revoke"]
 
 _SENTENCES: Mapping[RevocationOutcome, str] = {
-    "revoked": "its holder learns of it by its next renewal, and keeps the key until its body has ended",
-    "expired": (
+    "requested": "its holder learns of it by its next renewal, and keeps the key until its body has ended",
+    "ended": (
         "its row has run out, and others may start now; a body that still runs learns of it by its next renewal, and"
         " what it writes until then must be refused by its fence"
     ),
@@ -66,7 +66,7 @@ class Revocation:
         who, sentence = "", _SENTENCES[self.outcome]
         if self.info is not None:
             who = f" of {self.info.holder!r} with fence {self.info.fence}"
-            if self.outcome == "expired" and self.info.released_at is not None:
+            if self.outcome == "ended" and self.info.released_at is not None:
                 sentence = "it was released already, and does not rest any more"
         return f"lease {self.key!r}{who}: {self.outcome}: {sentence}"
 
@@ -98,7 +98,7 @@ async def revoke(store: Store, key: str, fence: int | None, *, force: bool, limi
             if not left or local_time() >= until:
                 msg = f"another session has the row of lease {key!r} locked: nothing was changed, try again later"
                 raise TimeoutError(msg) from error
-    level = logging.WARNING if revocation.outcome == "expired" else logging.INFO
+    level = logging.WARNING if revocation.outcome == "ended" else logging.INFO
     info = revocation.info
     extra = {
         "lease_key": key,

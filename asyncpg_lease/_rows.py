@@ -11,6 +11,7 @@ from asyncpg_lease._driver import unreadable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from asyncpg_lease._options import LeaseState
     from asyncpg_lease.events import How
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "ReleaseRow",
     "RenewRow",
     "RevocationOutcome",
-    "State",
     "claim_row",
     "count_row",
     "guard_row",
@@ -32,14 +32,13 @@ __all__ = [
 ]
 
 Outcome: TypeAlias = Literal["renewed", "busy", "lost"]
-State: TypeAlias = Literal["held", "resting", "free"]
 
 RevocationOutcome: TypeAlias = Literal[
-    "revoked", "expired", "already_revoked", "other_tenure", "resting", "free", "unknown"
+    "requested", "ended", "already_revoked", "other_tenure", "resting", "free", "unknown"
 ]
 """What a revocation did, or why it did nothing.
 
-``revoked``: the holder is asked to give the key up, and learns of it by its next renewal. ``expired``: by force, the
+``requested``: the holder is asked to give the key up, and learns of it by its next renewal. ``ended``: by force, the
 row has run out. ``already_revoked``: its holder was asked before, and has not left yet. ``other_tenure``: the tenure
 with the given fence is over, and the row has another one. ``resting``: released already, and kept shut by its
 min_hold. ``free``: nobody has the key. ``unknown``: nobody ever had it, or its row was pruned.
@@ -51,17 +50,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 _HOWS: Mapping[str, How | None] = {
-    "fresh": "fresh",
+    "free": "free",
     "taken_over": "taken_over",
     "joined": "joined",
     "unavailable": None,
     "resting": None,
 }
 _OUTCOMES: Mapping[str, Outcome] = {"renewed": "renewed", "busy": "busy", "lost": "lost"}
-_STATES: Mapping[str, State] = {"held": "held", "resting": "resting", "free": "free"}
+_STATES: Mapping[str, LeaseState] = {"held": "held", "resting": "resting", "free": "free"}
 _REVOCATIONS: Mapping[str, RevocationOutcome | None] = {
-    "revoked": "revoked",
-    "expired": "expired",
+    "requested": "requested",
+    "ended": "ended",
     "already_revoked": "already_revoked",
     "other_tenure": "other_tenure",
     "resting": "resting",
@@ -75,7 +74,7 @@ _SNAPSHOTS: Mapping[str, Literal["new", "old"]] = {"new": "new", "old": "old"}
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """What the table says of a key, read at one moment.
+    """What the table says of a key, read at one moment. As text it is one readable line.
 
     Attributes:
         key: the key.
@@ -97,9 +96,25 @@ class LeaseInfo:
     acquired_at: datetime
     expires_at: datetime
     expires_in: float
-    state: State
+    state: LeaseState
     released_at: datetime | None
     revoked_at: datetime | None
+
+    def __str__(self) -> str:
+        """Say who has the key and for how long, or since when nobody has it."""
+        who = f"{self.holder!r} with fence {self.fence}"
+        if self.state == "held":
+            asked = "" if self.revoked_at is None else f", asked to give it up at {_second(self.revoked_at)}"
+            return f"lease {self.key!r} is held by {who}, expires in {self.expires_in:.1f} s{asked}"
+        if self.state == "resting":
+            return f"lease {self.key!r} rests for {self.expires_in:.1f} s more, last held by {who}"
+        if self.released_at is None:
+            return f"lease {self.key!r} is free, expired at {_second(self.expires_at)}, last held by {who}"
+        return f"lease {self.key!r} is free, released at {_second(self.released_at)}, last held by {who}"
+
+
+def _second(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class ClaimRow(NamedTuple):

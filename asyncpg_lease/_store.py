@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from asyncpg_lease._driver import AnyConnection, Connection, Pool
+    from asyncpg_lease._options import LeaseState
     from asyncpg_lease.events import Notifier
 
 __all__ = ["Store"]
@@ -55,9 +56,11 @@ class Store:
         infos = await self._read(f"the reading of {key!r}", limit, "get", key)
         return infos[0] if infos else None
 
-    async def list(self, least: str, end: str | None, most: int | None, limit: float) -> Infos:
+    async def list(
+        self, least: str, end: str | None, state: LeaseState | None, most: int | None, limit: float
+    ) -> Infos:
         """Read what the table says of a range of keys."""
-        return await self._read("a list of leases", limit, "list", least, end, None if most is None else str(most))
+        return await self._read("a list of leases", limit, "list", least, end, state, most and str(most))
 
     async def _read(self, what: str, limit: float, statement: Literal["get", "list"], *args: object) -> Infos:
         async def work(connection: Connection) -> Infos:

@@ -43,10 +43,10 @@ __all__ = [
 logger: logging.Logger = logging.getLogger("asyncpg_lease")
 
 
-How: TypeAlias = Literal["fresh", "taken_over", "joined"]
+How: TypeAlias = Literal["free", "taken_over", "joined"]
 """How a claim was granted.
 
-``fresh``: on a new key, or on one that was released in order. ``taken_over``: over a tenure that ran out or was ended
+``free``: on a new key, or on one that was released in order. ``taken_over``: over a tenure that ran out or was ended
 by force. ``joined``: into a live tenure of the same holder.
 """
 

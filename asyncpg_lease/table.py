@@ -12,12 +12,14 @@ from asyncpg_lease import _floor
 from asyncpg_lease import schema as _schema
 from asyncpg_lease._options import (
     Duration,
+    LeaseState,
     check_advance,
     check_fence,
     check_flag,
     check_limit,
     check_name,
     check_prefix,
+    check_state,
     check_text,
     fold_duration,
 )
@@ -140,20 +142,24 @@ class LeaseTable:
         check_text("key", key)
         return await self._store.get(key, QUESTION_LIMIT)
 
-    async def leases(self, prefix: str = "", limit: int | None = None) -> list[LeaseInfo]:
-        """List keys, in the order of their bytes, whatever their state.
+    async def leases(
+        self, prefix: str = "", *, state: LeaseState | None = None, limit: int | None = None
+    ) -> list[LeaseInfo]:
+        """List keys in the order of their bytes. `str()` of each is one readable line.
 
         Args:
             prefix: only keys that begin with it; found by the primary key's index.
+            state: only keys that are ``held``, ``resting`` or ``free`` by the server's clock; None for all. The other
+                keys of the prefix are read too.
             limit: at most so many; None for all.
 
         Raises:
-            TypeError, ValueError: the prefix cannot be one, or the limit is below 1.
+            TypeError, ValueError: the prefix or the state cannot be one, or the limit is below 1.
             LeaseTableError: there is no such table, or no right to read it.
         """
         least, end = key_range(check_prefix("prefix", prefix))
         most = check_limit(limit)
-        return await self._store.list(least, end, most, QUESTION_LIMIT)
+        return await self._store.list(least, end, check_state(state), most, QUESTION_LIMIT)
 
     async def revoke(self, key: str, *, fence: int | None = None, force: bool = False) -> Revocation:
         """Have a key given up, so that another replica can have it; without two working at once.

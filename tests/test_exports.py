@@ -16,6 +16,7 @@ PUBLIC = [
     "LeaseInfo",
     "LeaseLostError",
     "LeaseSnapshotError",
+    "LeaseState",
     "LeaseTable",
     "LeaseTableError",
     "LeaseTimeoutError",

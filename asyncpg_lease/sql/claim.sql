@@ -15,7 +15,7 @@
 -- A key that was released is free, or rests for as long as the release said. Where the server's clock has stepped back since
 -- by more than that rest, it is over: that much is certain, and a key without a rest is never shut by such a step.
 -- clock_timestamp() everywhere: the time of a transaction's start is too old after any wait for a lock.
--- Answers one row: how (fresh, taken_over, joined, unavailable, or resting under a min_hold), holder, fence,
+-- Answers one row: how (free, taken_over, joined, unavailable, or resting under a min_hold), holder, fence,
 -- acquired_at, expires_at and seconds left, the holder before; nulls where a race for a new key hid the winner.
 -- In the place of 'stamp' comes this statement's own, as its last argument too: see ask() in asyncpg_lease/_driver.py.
 WITH seen AS (
@@ -46,7 +46,7 @@ WITH seen AS (
     FROM free
     WHERE target.key = free.key
     RETURNING
-        CASE WHEN free.live THEN 'joined' WHEN free.released_at IS NULL THEN 'taken_over' ELSE 'fresh' END AS how,
+        CASE WHEN free.live THEN 'joined' WHEN free.released_at IS NULL THEN 'taken_over' ELSE 'free' END AS how,
         target.holder, target.fence, target.acquired_at, target.expires_at, free.holder AS before
 ), floor AS (
     SELECT fence FROM lease WHERE key = '' AND NOT EXISTS (SELECT FROM seen) AND $4::text = 'stamp' FOR KEY SHARE
@@ -59,7 +59,7 @@ WITH seen AS (
 ), result AS (
     SELECT how, holder, fence, acquired_at, expires_at, before FROM taken
     UNION ALL
-    SELECT 'fresh', holder, fence, acquired_at, expires_at, NULL FROM fresh
+    SELECT 'free', holder, fence, acquired_at, expires_at, NULL FROM fresh
     UNION ALL
     SELECT
         CASE WHEN released_at IS NOT NULL AND shut THEN 'resting' ELSE 'unavailable' END,

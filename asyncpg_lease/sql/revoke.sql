@@ -6,7 +6,7 @@
 -- by its next renewal, ends its body, and releases. By force the row runs out now, resting or not, and its holder's next
 -- renewal finds it over; the microsecond and least() keep lease_validity as a release does. No fence moves, so this
 -- passes a fenced transaction, which still keeps the successor out until it ends.
--- Answers one row: what was done (revoked, expired) or why nothing was (other_tenure, free, resting, already_revoked;
+-- Answers one row: what was done (requested, ended) or why nothing was (other_tenure, free, resting, already_revoked;
 -- raced where the row changed meanwhile: ask again), then the columns of get.sql; nulls for a key never claimed.
 -- The limit is the transaction's own, and never raises what the session has, 0 being none: a statement that its client has
 -- given up would still be carried out once the row is free.
@@ -39,7 +39,7 @@ WITH seen AS (
         AND ($3::text::bool OR (target.released_at IS NULL AND target.revoked_at IS NULL))
     RETURNING key, holder, fence, acquired_at, expires_at, released_at, revoked_at
 ), result AS (
-    SELECT CASE WHEN $3::text::bool THEN 'expired' ELSE 'revoked' END AS outcome, revoked.* FROM revoked
+    SELECT CASE WHEN $3::text::bool THEN 'ended' ELSE 'requested' END AS outcome, revoked.* FROM revoked
     UNION ALL
     SELECT
         CASE

@@ -273,7 +273,7 @@ class OnServer:
         done = False
         try:
             revocation = await self._table.revoke(body.key, force=force)
-            done = revocation.outcome in {"revoked", "expired"}
+            done = revocation.outcome in {"requested", "ended"}
         except PASSING:
             if force:
                 # Nobody knows whether it was: the row will say so.

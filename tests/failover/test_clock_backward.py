@@ -127,7 +127,7 @@ async def test_key_of_a_dead_holder_is_shut_for_as_long_as_the_clock_stepped_bac
     with pytest.raises(LeaseUnavailableError) as caught:
         await acquire(pool, KEY)
     assert caught.value.retry_after == pytest.approx(HOUR, abs=60)
-    assert (await table.revoke(KEY, force=True)).outcome == "expired"
+    assert (await table.revoke(KEY, force=True)).outcome == "ended"
     held = await acquire(pool, KEY)
     assert held.fence == 2
     await held.release()

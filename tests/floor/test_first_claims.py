@@ -140,7 +140,7 @@ async def test_prune_waits_for_a_first_claim_behind_an_uncommitted_one(
         await first.execute("ROLLBACK")
         row = await claiming
         assert row is not None
-        assert (row.how, row.fence) == ("fresh", 1)
+        assert (row.how, row.fence) == ("free", 1)
         assert await pruning == Pruned(deleted=1, kept=0, floor=3)
 
 

@@ -92,6 +92,6 @@ async def test_key_of_a_lifted_tenure_is_opened_by_force(table: LeaseTable) -> N
     held = await acquire(table, KEY, ttl=3600)
     fence = await table.advance_fences(10)
     assert (await table.revoke(KEY)).outcome == "already_revoked"
-    assert (await table.revoke(KEY, force=True)).outcome == "expired"
+    assert (await table.revoke(KEY, force=True)).outcome == "ended"
     assert await use(table, KEY) == fence + 1
     await held.release()

@@ -48,7 +48,7 @@ async def test_runbook_keeps_services_out_while_fences_are_advanced(
         assert info is not None
         assert (info.state, info.fence) == ("held", fence)
         assert info.revoked_at is not None
-        assert (await table.revoke(KEY, force=True)).outcome == "expired"
+        assert (await table.revoke(KEY, force=True)).outcome == "ended"
         assert await use(service, KEY) == fence + 1
     await held.release()
     await observe.connection.execute(f"{owner} CURRENT_USER")

@@ -63,7 +63,7 @@ async def test_waiter_is_in_within_a_poll_of_the_release(make_pool: MakePool, tr
     assert held.fence == 2
     assert len(told.of(Waiting)) == 1
     assert told.of(Acquired)[0].waited > 0
-    assert told.of(Acquired)[0].how == "fresh"
+    assert told.of(Acquired)[0].how == "free"
     await held.release()
 
 

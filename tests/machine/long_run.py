@@ -39,7 +39,7 @@ WARM = 40
 EVERY = {"kill": 1.0, "revoke": 0.03, "prune": 0.005, "advance": 3.0}
 """Seconds from one to the next, on average."""
 
-OUTCOMES = ("revoked", "already_revoked", "other_tenure", "expired", "resting", "free", "unknown")
+OUTCOMES = ("requested", "already_revoked", "other_tenure", "ended", "resting", "free", "unknown")
 """The answers of a revoke that a run has to meet."""
 
 

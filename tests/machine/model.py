@@ -259,7 +259,7 @@ class Model:
         self.changed.add(key)
         if force:
             row.state = "free"
-        return "expired" if force else "revoked"
+        return "ended" if force else "requested"
 
     def prune(self) -> Answer:
         """What is free is deleted unless it is guarded, after the floor was raised to every fence of what is free."""

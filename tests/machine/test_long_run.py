@@ -26,7 +26,7 @@ def test_what_a_long_run_has_to_see_is_counted_from_its_history() -> None:
     events = [
         *with_body(with_body(sound(), 2, 12.01, float("inf")), 3, 13.21, 13.9, "lost: revoked"),
         *(fault("revoked", 12.0, 12.1, key="a", detail=outcome, cuts=False) for outcome in OUTCOMES),
-        fault(FORCED, 12.0, 12.1, key="a", detail="expired", cuts=False),
+        fault(FORCED, 12.0, 12.1, key="a", detail="ended", cuts=False),
         fault("pruned", 12.0, 12.1, detail="3", cuts=False),
         fault("advanced", 12.0, 12.1, cuts=False),
         notice(12.0, 1, "Lost revoked"),
@@ -36,7 +36,7 @@ def test_what_a_long_run_has_to_see_is_counted_from_its_history() -> None:
         for event in events
         if not (event["what"] == "fault" and event["kind"] == "pruned" and "detail" not in event)
     ]
-    assert seen(read(events)) == {**least(4), "revokes: expired": 2, "rows pruned": 3}
+    assert seen(read(events)) == {**least(4), "revokes: ended": 2, "rows pruned": 3}
     assert complaints(read(events), 4) == []
     assert complaints(read([]), 1) == [f"{name}: 0, fewer than 1" for name in least(1)]
     assert TAKEN_OVER in least(1)

@@ -157,7 +157,7 @@ async def test_claim_behind_a_first_insert_that_is_rolled_back_is_granted(
         await transaction.rollback()
         row = await task
     assert row is not None
-    assert (row.how, row.holder, row.fence) == ("fresh", "second", 1)
+    assert (row.how, row.holder, row.fence) == ("free", "second", 1)
 
 
 async def test_claim_of_another_new_key_does_not_wait_for_a_first_insert(session: Connection, pool: Pool) -> None:

@@ -81,7 +81,7 @@ async def test_claim_statement_on_a_new_key_answers_one_grant_and_no_error(
             key = f"new-{number}"
             rows = await asyncio.gather(*(claim(one, key, f"h{at}") for at, one in enumerate(contenders)))
             won = [row for row in rows if row is not None and row.how is not None]
-            assert [(row.how, row.fence) for row in won] == [("fresh", 1)]
+            assert [(row.how, row.fence) for row in won] == [("free", 1)]
             assert {row.holder for row in rows if row is not None} == {won[0].holder}
             assert await session.fetchval("SELECT holder FROM lease WHERE key = $1", key) == won[0].holder
 

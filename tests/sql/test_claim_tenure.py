@@ -38,12 +38,12 @@ async def test_fence_of_each_key_is_its_own(session: Connection, observe: Observ
         else:
             await release(session, "k", row.holder, row.fence)
     assert fences == [
-        ("fresh", 1),
-        ("fresh", 2),
+        ("free", 1),
+        ("free", 2),
         ("taken_over", 3),
-        ("fresh", 4),
+        ("free", 4),
         ("taken_over", 5),
-        ("fresh", 6),
+        ("free", 6),
     ]
     assert await observe.fence("still") == 1
 
@@ -132,7 +132,7 @@ async def test_take_over_tells_whom_it_took_over_from(pool: Pool, observe: Obser
     await held.release()
     await crashed.release()
     told = [(event.how, event.before) for event in recorder.of(Acquired)]
-    assert told == [("fresh", None), ("taken_over", "crashed")]
+    assert told == [("free", None), ("taken_over", "crashed")]
 
 
 async def test_floor_is_where_new_keys_start(session: Connection, observe: Observer) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from asyncpg_lease import LeaseTable, acquire
+from asyncpg_lease import LeaseInfo, LeaseState, LeaseTable, acquire
 from tests.support.examples import example, given, settings
 from tests.support.examples import strategies as st
 from tests.support.inside import key_range
@@ -95,6 +96,13 @@ async def test_leases_of_a_limit_are_the_first_so_many(listed: LeaseTable, limit
     assert [info.key for info in await listed.leases("a", limit=2)] == ["a", "a/b"]
 
 
+@pytest.mark.parametrize("state", ["", "shut", "HELD", True, 1])
+async def test_leases_of_a_state_that_is_none_is_refused(table: LeaseTable, state: object) -> None:
+    """A state is one of three words."""
+    with pytest.raises((TypeError, ValueError), match="state must be"):
+        await table.leases(state=state)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("limit", [0, -1, 2**31, True, 1.0, "1"])
 async def test_leases_of_a_limit_that_is_none_is_refused(table: LeaseTable, limit: object) -> None:
     """A limit is a positive int that the server takes."""
@@ -111,6 +119,15 @@ async def test_leases_say_in_which_state_each_is(table: LeaseTable, observe: Obs
     crashed = await acquire(table, "crashed")
     await observe.shift("crashed", -70)
     infos = {info.key: info for info in await table.leases()}
+    of_state: dict[LeaseState, list[str]] = {
+        "held": ["held"],
+        "resting": ["resting"],
+        "free": ["crashed", "released", "rested"],
+    }
+    for state, keys_of_it in of_state.items():
+        assert [info.key for info in await table.leases(state=state)] == keys_of_it
+        assert [info.key for info in await table.leases("re", state=state)] == [k for k in keys_of_it if k[:2] == "re"]
+    assert [info.key for info in await table.leases(state="free", limit=2)] == ["crashed", "released"]
     assert {key: info.state for key, info in infos.items()} == {
         "crashed": "free",
         "held": "held",
@@ -193,3 +210,32 @@ async def test_get_and_leases_tell_who_left_in_order_and_when(table: LeaseTable,
     assert found["resting"].expires_at - found["resting"].released_at > timedelta(seconds=25)
     await held.release()
     await dead.release()
+
+
+AT = datetime(2026, 11, 30, 3, 0, 0, 123456, tzinfo=UTC)
+INFO = LeaseInfo("nightly", "web-1/a", 7, AT, AT, 41.26, "held", None, None)
+
+
+@pytest.mark.parametrize(
+    ("info", "line"),
+    [
+        (INFO, "is held by 'web-1/a' with fence 7, expires in 41.3 s"),
+        (
+            replace(INFO, revoked_at=AT),
+            "is held by 'web-1/a' with fence 7, expires in 41.3 s, asked to give it up at 2026-11-30 03:00:00 UTC",
+        ),
+        (replace(INFO, state="resting", released_at=AT), "rests for 41.3 s more, last held by 'web-1/a' with fence 7"),
+        (
+            replace(INFO, state="free", released_at=AT),
+            "is free, released at 2026-11-30 03:00:00 UTC, last held by 'web-1/a' with fence 7",
+        ),
+        (
+            replace(INFO, state="free", key="a\nb"),
+            "is free, expired at 2026-11-30 03:00:00 UTC, last held by 'web-1/a' with fence 7",
+        ),
+    ],
+)
+def test_lease_info_as_text_is_one_readable_line(info: LeaseInfo, line: str) -> None:
+    """It says who has the key and for how long, or since when nobody has it; a key with a line break keeps to it."""
+    assert str(info) == f"lease {info.key!r} {line}"
+    assert "\n" not in str(info)

@@ -142,7 +142,7 @@ async def test_claim_that_runs_in_another_table_claims_nothing_there(one: Pool, 
 
 NOTHING = {
     "get": "SELECT 'nothing' WHERE concat($1::text, $2::text) = ''",
-    "list": "SELECT 'nothing' WHERE concat($1::text, $2::text, $3::text, $4::text) = ''",
+    "list": "SELECT 'nothing' WHERE concat($1::text, $2::text, $3::text, $4::text, $5::text) = ''",
 }
 
 

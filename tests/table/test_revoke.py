@@ -42,7 +42,7 @@ async def _crashed(table: LeaseTable, observe: Observer) -> Lease:
 
 async def _revoked(table: LeaseTable, observe: Observer) -> Lease:  # noqa: ARG001 - one shape for all
     held = await acquire(table, KEY)
-    assert (await table.revoke(KEY)).outcome == "revoked"
+    assert (await table.revoke(KEY)).outcome == "requested"
     return held
 
 
@@ -52,16 +52,16 @@ State = Callable[[LeaseTable, Observer], Awaitable[Lease]]
 @pytest.mark.parametrize(
     ("state", "force", "outcome"),
     [
-        (_held, False, "revoked"),
+        (_held, False, "requested"),
         (_resting, False, "resting"),
         (_released, False, "free"),
         (_crashed, False, "free"),
         (_revoked, False, "already_revoked"),
-        (_held, True, "expired"),
-        (_resting, True, "expired"),
+        (_held, True, "ended"),
+        (_resting, True, "ended"),
         (_released, True, "free"),
         (_crashed, True, "free"),
-        (_revoked, True, "expired"),
+        (_revoked, True, "ended"),
     ],
 )
 async def test_revoke_answers_what_it_did_or_why_it_did_nothing(
@@ -77,9 +77,9 @@ async def test_revoke_answers_what_it_did_or_why_it_did_nothing(
     after = await observe.row(KEY)
     assert before is not None
     assert after is not None
-    unchanged = {"revoked": {"revoked_at"}, "expired": {"revoked_at", "expires_at", "acquired_at"}}
+    unchanged = {"requested": {"revoked_at"}, "ended": {"revoked_at", "expires_at", "acquired_at"}}
     assert {name for name in after.keys() if after[name] != before[name]} <= unchanged.get(outcome, set())  # noqa: SIM118 - a record's
-    assert await observe.is_free(KEY) == (outcome in {"expired", "free"})
+    assert await observe.is_free(KEY) == (outcome in {"ended", "free"})
     await held.release()
 
 
@@ -118,7 +118,7 @@ async def test_revoke_with_a_fence_spares_the_successor(table: LeaseTable, obser
         assert revocation.info is not None
         assert revocation.info.fence == 2
     assert await observe.row(KEY) == row
-    assert (await table.revoke(KEY, fence=2, force=force)).outcome == ("expired" if force else "revoked")
+    assert (await table.revoke(KEY, fence=2, force=force)).outcome == ("ended" if force else "requested")
     await successor.release()
 
 
@@ -170,7 +170,7 @@ async def test_force_that_ends_a_rest_keeps_when_its_tenure_was_revoked(table: L
     await table.revoke(KEY)
     await held.release()
     before = await observe.row(KEY)
-    assert (await table.revoke(KEY, force=True)).outcome == "expired"
+    assert (await table.revoke(KEY, force=True)).outcome == "ended"
     after = await observe.row(KEY)
     assert before is not None
     assert after is not None
@@ -189,7 +189,7 @@ async def test_tenure_after_a_revocation_is_not_revoked(table: LeaseTable, obser
             await end(KEY)
         await held.release()
     held = await acquire(table, KEY, holder="app")
-    assert (await table.revoke(KEY)).outcome == "revoked"
+    assert (await table.revoke(KEY)).outcome == "requested"
     await held.release()
 
 
@@ -198,7 +198,7 @@ async def test_forced_revocation_frees_the_key_at_once(table: LeaseTable, observ
     fences = []
     for _ in range(5):
         held = await acquire(table, KEY, ttl=600, min_hold=600)
-        assert (await table.revoke(KEY, force=True)).outcome == "expired"
+        assert (await table.revoke(KEY, force=True)).outcome == "ended"
         fences.append(held.fence)
         await held.release()
     record = await observe.row(KEY)
@@ -214,7 +214,7 @@ async def test_forced_revocation_passes_a_guarded_transaction_whose_successor_st
     held = await acquire(table, KEY, ttl=600)
     async with pool.acquire() as connection, held.transaction(connection):
         async with asyncio.timeout(5):
-            assert (await table.revoke(KEY, force=True)).outcome == "expired"
+            assert (await table.revoke(KEY, force=True)).outcome == "ended"
         assert await try_acquire(table, KEY) is None
     async with lease(table, KEY) as successor:
         assert successor.fence == 2
@@ -242,7 +242,7 @@ async def test_revoke_is_logged_with_what_came_of_it(table: LeaseTable, caplog: 
     assert [record.getMessage() for record in records] == [f"revocation asked for: {each}" for each in revocations]
     assert {record.msg for record in records} == {"revocation asked for: %s"}
     outcomes = [getattr(record, "lease_outcome", None) for record in records]
-    assert outcomes == ["revoked", "already_revoked", "expired"]
+    assert outcomes == ["requested", "already_revoked", "ended"]
     for record in records:
         found = [getattr(record, f"lease_{name}", None) for name in ("key", "holder", "fence")]
         assert found == [KEY, held.holder, 1]

@@ -138,7 +138,7 @@ async def table(pool: asyncpg.Pool) -> None:
     await jobs.verify()
     assert_type(jobs.name, str)
     assert_type(await jobs.get("key"), LeaseInfo | None)
-    assert_type(await jobs.leases("prefix", limit=10), list[LeaseInfo])
+    assert_type(await jobs.leases("prefix", state="held", limit=10), list[LeaseInfo])
     pruned = await jobs.prune(older_than=timedelta(days=30))
     assert_type(pruned, Pruned)
     assert_type((pruned.deleted, pruned.kept, pruned.floor), tuple[int, int, int])
@@ -148,7 +148,7 @@ async def table(pool: asyncpg.Pool) -> None:
     assert_type(revocation.info, LeaseInfo | None)
     assert_type(revocation.key, str)
     outcome: RevocationOutcome = revocation.outcome
-    assert_type(outcome, Literal["revoked", "expired", "already_revoked", "other_tenure", "resting", "free", "unknown"])
+    assert_type(outcome, Literal["requested", "ended", "already_revoked", "other_tenure", "resting", "free", "unknown"])
     assert_type(lease(jobs, "key"), LeaseContext)
     assert_type(await acquire(jobs, "key"), Lease)
     assert_type(await try_acquire(jobs, "key"), Lease | None)
