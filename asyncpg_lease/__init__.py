@@ -6,7 +6,7 @@ connection meanwhile, and stops the body when the lease is gone.
 
 from __future__ import annotations
 
-from asyncpg_lease._acquire import LeaseContext, acquire, lease, try_acquire
+from asyncpg_lease._acquire import LeaseContext, LeaseOptions, acquire, lease, try_acquire
 from asyncpg_lease._floor import Pruned
 from asyncpg_lease._lease import Lease, current_lease
 from asyncpg_lease._options import Duration, LeaseState, OnLost
@@ -35,6 +35,7 @@ __all__ = [
     "LeaseError",
     "LeaseInfo",
     "LeaseLostError",
+    "LeaseOptions",
     "LeaseSnapshotError",
     "LeaseState",
     "LeaseTable",

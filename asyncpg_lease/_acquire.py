@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, TypedDict
 
 from asyncpg_lease._claims import ClaimRequest
 from asyncpg_lease._holding import Holding
@@ -11,22 +12,42 @@ from asyncpg_lease._lease import Lease
 from asyncpg_lease._options import Duration, OnLost, Options, check_text
 from asyncpg_lease._waiting import obtain
 from asyncpg_lease.errors import LeaseUnavailableError
-from asyncpg_lease.events import fold_observers
+from asyncpg_lease.events import Observers, fold_observers
 from asyncpg_lease.table import LeaseTable, store_of
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from types import TracebackType
+    from typing import Unpack
 
     import asyncpg
 
     from asyncpg_lease._driver import RecordT
-    from asyncpg_lease.events import Observers
 
-__all__ = ["LeaseContext", "acquire", "lease", "try_acquire"]
+__all__ = ["LeaseContext", "LeaseOptions", "acquire", "lease", "try_acquire"]
 
 
-class LeaseContext:
-    """What `lease` returns: acquires where it is entered, releases where it is left. For one use."""
+class LeaseOptions(TypedDict, total=False):
+    """The options of `acquire` and `try_acquire`, for wrappers of your own: those of `lease`, which documents them."""
+
+    ttl: Duration
+    wait: Duration
+    min_hold: Duration
+    on_lost: OnLost
+    label: str | None
+    holder: str | None
+    heartbeat: Duration | None
+    grace: Duration | None
+    drain: Duration | None
+    observer: Observers | None
+
+
+class LeaseContext(Coroutine[object, None, Lease]):
+    """What `lease` and `acquire` return. For one use.
+
+    ``async with`` acquires, holds, and releases when the block is left. ``await`` acquires and returns the `Lease`,
+    which is entered or released later. It is a coroutine, so that ``asyncio.create_task(acquire(..))`` works.
+    """
 
     def __init__(
         self, target: asyncpg.Pool[RecordT] | LeaseTable, key: str, options: Options, observer: Observers | None
@@ -36,14 +57,42 @@ class LeaseContext:
         self._options = options
         self._observers = fold_observers(observer)
         self._used = False
+        self._obtaining: Coroutine[object, None, Lease] | None = None
         self._lease: Lease | None = None
 
     def __repr__(self) -> str:
         """Name the key, or the lease once there is one."""
         return f"<lease({self._key!r})>" if self._lease is None else f"<lease({self._key!r}): {self._lease!r}>"
 
-    async def obtain(self) -> Lease:
+    def begin(self) -> Coroutine[object, None, Lease]:
+        """Return the one coroutine that acquires; Python warns if it is never awaited."""
+        if self._obtaining is None:
+            self._obtaining = self._obtain()
+        return self._obtaining
+
+    def __await__(self) -> Generator[object, None, Lease]:
         """Acquire the lease, which is not entered yet."""
+        return self.begin().__await__()
+
+    def send(self, value: None, /) -> object:
+        """Go on, as a task has it."""
+        return self.begin().send(value)
+
+    def throw(
+        self, kind: type[BaseException] | BaseException, error: object = None, trace: TracebackType | None = None, /
+    ) -> object:
+        """Raise inside, as a task does to cancel."""
+        raised = error if isinstance(error, BaseException) else kind
+        if trace is not None and isinstance(raised, BaseException):
+            raised = raised.with_traceback(trace)
+        return self.begin().throw(raised)
+
+    def close(self) -> None:
+        """Give the acquisition up, if it has begun."""
+        if self._obtaining is not None:
+            self._obtaining.close()
+
+    async def _obtain(self) -> Lease:
         options, store = self._options, self._store
         notifier = store.notifier.plus(self._observers)
         claim = await obtain(store, self._request, options.wait, notifier)
@@ -70,7 +119,7 @@ class LeaseContext:
             msg = f"{self!r} can be entered once only: call lease() again for another acquisition"
             raise RuntimeError(msg)
         self._used = True
-        self._lease = await self.obtain()
+        self._lease = await self.begin()
         return await self._lease.__aenter__()
 
     async def __aexit__(
@@ -126,7 +175,7 @@ def lease(  # noqa: PLR0913 - each is an option of its own
             thread, see `asyncpg_lease.events.Observer`.
 
     Returns:
-        An async context manager for one use, which yields the `Lease`.
+        An async context manager for one use, which yields the `Lease`. Awaited, it is what `acquire` returns.
 
     Raises:
         TypeError: an argument of the wrong type, such as a connection in place of the pool.
@@ -159,45 +208,23 @@ def lease(  # noqa: PLR0913 - each is an option of its own
     return LeaseContext(target, key, options, observer)
 
 
-async def acquire(  # noqa: PLR0913 - each is an option of its own
-    target: asyncpg.Pool[RecordT] | LeaseTable,
-    key: str,
-    *,
-    ttl: Duration = 60,
-    wait: Duration = 0,
-    min_hold: Duration = 0,
-    on_lost: OnLost = "cancel",
-    label: str | None = None,
-    holder: str | None = None,
-    heartbeat: Duration | None = None,
-    grace: Duration | None = None,
-    drain: Duration | None = None,
-    observer: Observers | None = None,
-) -> Lease:
+def acquire(target: asyncpg.Pool[RecordT] | LeaseTable, key: str, **options: Unpack[LeaseOptions]) -> LeaseContext:
     """Acquire a lease now, in one round trip, to be entered or released later.
 
-    It is not renewed before it is entered (``async with held:``), so that must come well within the ttl.
+    ``held = await acquire(pool, key)`` does not renew the lease before ``async with held:``, so that must come well
+    within the ttl. ``async with acquire(pool, key) as held:`` is `lease`.
     A cancelled or failed call leaves nothing claimed, as far as the server is reached within a second.
 
     Args:
         target: as for `lease`.
         key: as for `lease`.
-        ttl: as for `lease`.
-        wait: as for `lease`.
-        min_hold: as for `lease`.
-        on_lost: as for `lease`.
-        label: as for `lease`.
-        holder: as for `lease`.
-        heartbeat: as for `lease`.
-        grace: as for `lease`.
-        drain: as for `lease`.
-        observer: as for `lease`.
+        options: see `LeaseOptions`.
 
     Raises:
         TypeError, ValueError: before any I/O, as for `lease`.
-        LeaseUnavailableError: somebody else has the key.
-        LeaseTimeoutError: somebody else still had it when the wait was over; within `wait` + 1 s.
-        LeaseTableError: the message says what to run.
+        LeaseUnavailableError: when awaited: somebody else has the key.
+        LeaseTimeoutError: when awaited: somebody else still had it when the wait was over; within `wait` + 1 s.
+        LeaseTableError: when awaited: the message says what to run.
         TimeoutError: no connection or no answer within the ttl; or the connection gave no answer for a tenth of the
             ttl, 3 s at least and 15 s at most, and was closed for that.
         Exception: what the driver raised.
@@ -211,50 +238,21 @@ async def acquire(  # noqa: PLR0913 - each is an option of its own
 
     .. versionadded:: 0.1
     """
-    return await lease(
-        target,
-        key,
-        ttl=ttl,
-        wait=wait,
-        min_hold=min_hold,
-        on_lost=on_lost,
-        label=label,
-        holder=holder,
-        heartbeat=heartbeat,
-        grace=grace,
-        drain=drain,
-        observer=observer,
-    ).obtain()
+    context = lease(target, key, **options)
+    # At once, so that Python warns of a call without `await`.
+    _ = context.begin()
+    return context
 
 
-async def try_acquire(  # noqa: PLR0913 - each is an option of its own
-    target: asyncpg.Pool[RecordT] | LeaseTable,
-    key: str,
-    *,
-    ttl: Duration = 60,
-    min_hold: Duration = 0,
-    on_lost: OnLost = "cancel",
-    label: str | None = None,
-    holder: str | None = None,
-    heartbeat: Duration | None = None,
-    grace: Duration | None = None,
-    drain: Duration | None = None,
-    observer: Observers | None = None,
+async def try_acquire(
+    target: asyncpg.Pool[RecordT] | LeaseTable, key: str, **options: Unpack[LeaseOptions]
 ) -> Lease | None:
-    """Acquire a lease now, or return None where somebody else has the key.
+    """Acquire a lease now, or return None if somebody else has the key, or still has it when `wait` is over.
 
     Args:
         target: as for `lease`.
         key: as for `lease`.
-        ttl: as for `lease`.
-        min_hold: as for `lease`.
-        on_lost: as for `lease`.
-        label: as for `lease`.
-        holder: as for `lease`.
-        heartbeat: as for `lease`.
-        grace: as for `lease`.
-        drain: as for `lease`.
-        observer: as for `lease`.
+        options: see `LeaseOptions`.
 
     Raises:
         Exception: as `acquire`, but for LeaseUnavailableError.
@@ -270,18 +268,6 @@ async def try_acquire(  # noqa: PLR0913 - each is an option of its own
     .. versionadded:: 0.1
     """
     try:
-        return await lease(
-            target,
-            key,
-            ttl=ttl,
-            min_hold=min_hold,
-            on_lost=on_lost,
-            label=label,
-            holder=holder,
-            heartbeat=heartbeat,
-            grace=grace,
-            drain=drain,
-            observer=observer,
-        ).obtain()
+        return await lease(target, key, **options)
     except LeaseUnavailableError:
         return None

@@ -15,6 +15,7 @@ PUBLIC = [
     "LeaseError",
     "LeaseInfo",
     "LeaseLostError",
+    "LeaseOptions",
     "LeaseSnapshotError",
     "LeaseState",
     "LeaseTable",

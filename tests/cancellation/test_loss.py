@@ -97,7 +97,7 @@ async def test_loss_swallowed_by_the_body_comes_out_all_the_same(table: LeaseTab
     await assert_clean()
 
 
-@pytest.mark.parametrize("way", ["renew", "verify"])
+@pytest.mark.parametrize("way", ["renew", "confirm"])
 async def test_loss_that_the_body_asks_for_leaves_no_stray_cancellation(
     table: LeaseTable, observe: Observer, way: str
 ) -> None:

@@ -101,7 +101,7 @@ def table(runs: Sequence[Seen], stale: Collection[str]) -> Iterator[str]:
         "all with a guard or a fence": None,
         "all of the control": None,
     }
-    yield f"{'path':30}" + "".join(f"{column:>{len(column) + 2}}" for column in columns)
+    yield f"{'path':36}" + "".join(f"{column:>{len(column) + 2}}" for column in columns)
     for name, group in groups.items():
         mine = [run for run in runs if (run.tenure.path, run.tenure.isolation) == group]
         if group is None:
@@ -116,4 +116,4 @@ def table(runs: Sequence[Seen], stale: Collection[str]) -> Iterator[str]:
             sum(run.tenure.key in stale for run in mine),
         ]
         cells = zip(columns, counts, strict=True)
-        yield f"{name:30}" + "".join(f"{number:>{len(column) + 2}}" for column, number in cells)
+        yield f"{name:36}" + "".join(f"{number:>{len(column) + 2}}" for column, number in cells)

@@ -298,10 +298,10 @@ async def test_transaction_whose_check_is_parsed_before_a_renewal_is_no_loss(  #
     await held.release()
 
 
-async def test_verify_asks_the_server_and_raise_if_stopping_does_not(
+async def test_confirm_asks_the_server_and_raise_if_stopping_does_not(
     make_pool: MakePool, proxy: Proxy, observe: Observer
 ) -> None:
-    """raise_if_stopping() knows what the heartbeat knows, for nothing; verify() goes and sees."""
+    """raise_if_stopping() knows what the heartbeat knows, for nothing; confirm() goes and sees."""
     held = await acquire(await make_pool(proxy.dsn), KEY, ttl=30)
     await held.confirm()
     await observe.hand_over(KEY)

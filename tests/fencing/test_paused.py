@@ -111,7 +111,7 @@ def test_point_at_which_a_path_was_never_stopped_is_named(path: str) -> None:
 def test_table_counts_each_run_once_in_its_line_and_once_in_a_sum() -> None:
     """The sums are of all guarded runs and of all of the control."""
     _head, *lines = table(RUNS, STALE)
-    numbers = [[int(cell) for cell in line[30:].split()] for line in lines]
+    numbers = [[int(cell) for cell in line[36:].split()] for line in lines]
     assert [row[0] for row in numbers] == [5] * 24 + [90, 30]
     assert numbers[-2][1:6] == [18] * 5
     assert [row[-1] for row in numbers] == [0] * 18 + [5] * 6 + [0, 30]

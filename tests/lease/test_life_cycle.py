@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from asyncpg_lease import LeaseTable, LeaseUnavailableError, acquire, lease, try_acquire
+from asyncpg_lease import LeaseTable, LeaseUnavailableError, acquire, current_lease, lease, try_acquire
 from tests.conftest import MakePool
 from tests.support.leasing import until, warm
 from tests.support.leftovers import library_tasks
@@ -239,3 +239,34 @@ async def test_lease_with_min_hold_keeps_the_key_shut_after_its_release(
     assert 20 <= time.monotonic() - started < 24
     assert held.fence == 2
     await held.release()
+
+
+async def test_acquire_in_async_with_holds_and_releases_as_lease_does(table: LeaseTable, observe: Observer) -> None:
+    """`async with acquire(..)` starts the heartbeat, as pool.acquire() is used, and its end releases."""
+    async with acquire(table, KEY, ttl=60) as held:
+        assert held.is_held
+        assert current_lease() is held
+        assert not await observe.is_free(KEY)
+        with pytest.raises(LeaseUnavailableError):
+            await acquire(table, KEY).__aenter__()
+    assert held.remaining == 0.0
+    assert await observe.is_free(KEY)
+
+
+async def test_acquire_is_a_coroutine_for_tasks_and_timeouts(table: LeaseTable, observe: Observer) -> None:
+    """create_task, gather and wait_for take it; a task of it that is cancelled leaves nothing claimed."""
+    first, second = await asyncio.gather(asyncio.create_task(acquire(table, "a")), acquire(table, "b"))
+    third = await asyncio.wait_for(acquire(table, "c"), 10)
+    for held in (first, second, third):
+        await held.release()
+    async with lease(table, KEY):
+        waiting = asyncio.create_task(acquire(table, KEY, wait=60))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await observe.fence(KEY) == 1
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(acquire(table, KEY, wait=60), 0.01)
+        assert await try_acquire(table, KEY, wait=0.01) is None
+    assert await observe.is_free(KEY)

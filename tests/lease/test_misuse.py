@@ -37,6 +37,30 @@ async def test_context_entered_twice_is_refused(table: LeaseTable, observe: Obse
     assert await observe.fence(KEY) == 1
 
 
+async def test_acquisition_awaited_twice_is_refused(table: LeaseTable, observe: Observer) -> None:
+    """What acquire() returns is for one use, too: a second one claims nothing."""
+    context = acquire(table, KEY)
+    held = await context
+    with pytest.raises(RuntimeError, match="already awaited"):
+        await context
+    with pytest.raises(RuntimeError, match="already awaited"):
+        await context.__aenter__()
+    await held.release()
+    assert await observe.fence(KEY) == 1
+
+
+async def test_acquisition_that_is_not_awaited_warns(table: LeaseTable, observe: Observer) -> None:
+    """A forgotten `await` is Python's own warning, and claims nothing."""
+
+    def forget() -> None:
+        acquire(table, KEY)
+        gc.collect()
+
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        forget()
+    assert await observe.row(KEY) is None
+
+
 async def test_lease_entered_twice_is_refused(table: LeaseTable) -> None:
     """A Lease has one block: a second entry says so, and does the first no harm."""
     held = await acquire(table, KEY)
@@ -58,7 +82,7 @@ async def test_release_from_another_event_loop_is_refused(table: LeaseTable) -> 
 
 
 async def test_lease_entered_after_its_release_is_refused(table: LeaseTable) -> None:
-    """A released lease cannot be entered, renewed or verified any more."""
+    """A released lease cannot be entered, renewed or confirmed any more."""
     held = await acquire(table, KEY)
     await held.release()
     with pytest.raises(RuntimeError, match="not after its release"):

@@ -6,6 +6,7 @@ annotated everywhere, and `pools.py` has the others.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,7 +24,9 @@ from asyncpg_lease import (
     LeaseError,
     LeaseInfo,
     LeaseLostError,
+    LeaseOptions,
     LeaseSnapshotError,
+    LeaseState,
     LeaseTable,
     LeaseTableError,
     LeaseTimeoutError,
@@ -138,7 +141,8 @@ async def table(pool: asyncpg.Pool) -> None:
     await jobs.verify()
     assert_type(jobs.name, str)
     assert_type(await jobs.get("key"), LeaseInfo | None)
-    assert_type(await jobs.leases("prefix", state="held", limit=10), list[LeaseInfo])
+    state: LeaseState = "held"
+    assert_type(await jobs.leases("prefix", state=state, limit=10), list[LeaseInfo])
     pruned = await jobs.prune(older_than=timedelta(days=30))
     assert_type(pruned, Pruned)
     assert_type((pruned.deleted, pruned.kept, pruned.floor), tuple[int, int, int])
@@ -151,6 +155,11 @@ async def table(pool: asyncpg.Pool) -> None:
     assert_type(outcome, Literal["requested", "ended", "already_revoked", "other_tenure", "resting", "free", "unknown"])
     assert_type(lease(jobs, "key"), LeaseContext)
     assert_type(await acquire(jobs, "key"), Lease)
+    async with acquire(jobs, "key", wait=5) as entered:
+        assert_type(entered, Lease)
+    assert_type(await asyncio.create_task(acquire(jobs, "key")), Lease)
+    options: LeaseOptions = {"ttl": 30, "wait": 5}
+    assert_type(await try_acquire(jobs, "key", **options), Lease | None)
     assert_type(await try_acquire(jobs, "key"), Lease | None)
     await jobs.aclose()
 

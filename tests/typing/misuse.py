@@ -29,7 +29,9 @@ async def arguments(pool: asyncpg.Pool) -> None:
     lease(pool, "key", on_lost="ignore")  # type: ignore[arg-type]
     lease(pool, "key", holder=5)  # type: ignore[arg-type]
     lease(pool, "key", timeout=5)  # type: ignore[call-arg]
-    await try_acquire(pool, "key", wait=5)  # type: ignore[call-arg]
+    await acquire(pool, "key", ttl="60")  # type: ignore[arg-type]
+    await acquire(pool, "key", timeout=5)  # type: ignore[call-arg]
+    await try_acquire(pool, "key", on_lost="ignore")  # type: ignore[arg-type]
     LeaseTable(pool, poll="1")  # type: ignore[arg-type]
     LeaseTable(pool, "lease", "jobs")  # type: ignore[call-arg]
 
