@@ -69,6 +69,9 @@ class Recorder:
             # Not by its error, which a task group would have wrapped.
             outcome = "timed out" if call.duration >= self._limit else "failed"
             self._failed.add(_function(item.nodeid))
+        if hasattr(report, "wasxfail"):
+            # It was run, and is expected to fail without any break.
+            outcome = "passed"
         reason = str(call.excinfo.value) if outcome == "skipped" and call.excinfo is not None else ""
         self.results.append(Result(item.nodeid, report.when, outcome, reason))
         return report

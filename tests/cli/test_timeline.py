@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.cli.test_verdict import GOOD
-from tests.support.examples import given
+from tests.support.examples import given, settings
 from tests.support.examples import strategies as st
 from tests.support.inside import Attempt, Ending, Fault, FaultKind, Records, Release, Scale, caption, lay_out, spread
 
@@ -112,6 +112,7 @@ def test_spread_of_labels_with_room_leaves_them_in_place() -> None:
     assert spread([(10, 4), (11, 6)], 0, 30) == [8, 12]
 
 
+@settings(max_examples=50)
 @given(LABELS)
 def test_caption_of_symbols_covers_neither_symbol_nor_text(wanted: Sequence[tuple[float, int]]) -> None:
     """A text stands beside its own symbol where nothing else is, or is left out."""

@@ -4,6 +4,9 @@ The event loop and the library read their clocks from the module `time`, in whic
 was travelled. The server's clock cannot be moved, so the rows are: each timestamp of each lease table becomes older.
 Timers fire one after the other, each at its own time, and what they begin is done before the next one.
 
+Time also passes what nobody here can see: a thread's work, a statement in another database, and what the server ends
+by a timeout of its own. Triggers on a lease table see the rows move.
+
 uvloop has a clock of its own, and nobody can see what is on its way through a pooler: tests that travel are left out of
 runs on these (`tests.support.options`).
 """
@@ -63,7 +66,7 @@ END $$
 # A session at rest waits for its client's next request. One that waits for a lock, or sleeps, waits for somebody else.
 _SEEN = """
 SELECT
-    count(*) FILTER (
+    array_agg(pid) FILTER (
         WHERE state IS NOT NULL AND coalesce(wait_event, '') <> 'ClientRead'
             AND coalesce(wait_event_type, '') NOT IN ('Lock', 'Timeout')
     ) AS busy,
@@ -277,7 +280,8 @@ class Travel:
                     port for port, pid in zip(seen["ports"] or (), seen["pids"] or (), strict=True) if is_stopped(pid)
                 }
             # Twice the same: what was answered by the first time has come in now.
-            if not unheard and not seen["busy"] and last is not None and seen["changed"] == last["changed"]:
+            is_busy = any(not is_stopped(pid) for pid in seen["busy"] or ())
+            if not unheard and not is_busy and last is not None and seen["changed"] == last["changed"]:
                 return
             waited = time.perf_counter() - started
             if waited > _REST_LIMIT:
