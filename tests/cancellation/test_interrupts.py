@@ -12,6 +12,7 @@ import pytest
 from asyncpg_lease import LeaseTable, acquire, lease
 from tests.support.leasing import until, warm
 from tests.support.loops import chosen_factory, run
+from tests.support.rings import quick_few
 from tests.support.typing import Pool
 
 KEY = "interrupted"
@@ -77,7 +78,7 @@ Work = Callable[[Pool, Hit, str], Awaitable[None]]
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 @pytest.mark.parametrize("where", ["setup", "fetch"])
-@pytest.mark.parametrize("work", [claim, leave, beat])
+@pytest.mark.parametrize("work", quick_few([claim, leave, beat], 1))
 def test_interrupt_of_a_task_of_the_librarys_ends_the_loop_and_leaves_nothing_claimed(
     dsn: str, work: Work, where: str, error: BaseException
 ) -> None:

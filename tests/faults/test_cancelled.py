@@ -18,6 +18,7 @@ from tests.support.inside import CANCELLED_LIMIT
 from tests.support.leasing import Recorder, here, spin, until
 from tests.support.observe import Observer
 from tests.support.proxy import Proxy
+from tests.support.rings import quick_few
 from tests.support.statements import RELEASE
 from tests.support.travel import Travel
 
@@ -142,7 +143,7 @@ async def failing_group() -> AsyncIterator[Stop]:
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize(
     ("way", "theirs"),
-    [(timeout, TimeoutError), (scope, None), (anyio_group, None), (failing_group, ValueError)],
+    quick_few([(timeout, TimeoutError), (scope, None), (anyio_group, None), (failing_group, ValueError)], 2),
 )
 async def test_loss_in_the_step_of_another_end_leaves_no_stray_cancellation(
     table: LeaseTable, travel: Travel, way: Way, theirs: type[Exception] | None, first: str

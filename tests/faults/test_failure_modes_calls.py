@@ -11,6 +11,7 @@ import pytest
 from asyncpg_lease import acquire, lease
 from tests.faults.means import exhausted
 from tests.faults.modes import KEY, SLACK, Mode, Scene, logging_kept, modes
+from tests.support.rings import quick_few
 from tests.support.statements import CLAIM, RELEASE
 
 MODES = modes("While it is acquired or left")
@@ -216,7 +217,7 @@ def kind_of(error: BaseException | None, mode: Mode) -> str:
     return type(error).__name__
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", quick_few(MODES, 6))
 async def test_fault_while_a_lease_is_acquired_or_left_is_seen_as_documented(scene: Scene, name: str) -> None:
     """What the table names comes out, in time; nothing stays claimed once the server is reached; the log says so."""
     mode, error, travel = MODES[name], None, scene.travel

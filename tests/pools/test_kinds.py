@@ -12,6 +12,7 @@ from tests.pools.kinds import KINDS
 from tests.pools.life import expect_a_whole_life
 from tests.support.databases import Database, Server
 from tests.support.observe import Observer
+from tests.support.rings import quick_few
 
 NAMES = {kind: f"lease {number}" for number, kind in enumerate(KINDS)}
 
@@ -23,7 +24,7 @@ def database(server: Server) -> Iterator[Database]:
         yield database
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_few(KINDS, 5))
 async def test_life_of_a_lease_is_the_same_on_every_kind_of_pool(
     make_pool: MakePool, observe: Observer, kind: str
 ) -> None:

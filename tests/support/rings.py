@@ -8,7 +8,7 @@ What a test waited for its turn on a busy machine does not count, on Linux.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,15 @@ import pytest
 
 RINGS = ("slow", "night")
 _SHARE = pytest.StashKey[float]()
+
+
+def quick_few(values: Iterable[object], number: int) -> list[object]:
+    """Return the values of a parameter. With the first few a test is quick, with the others it is slow."""
+    slow = pytest.mark.slow("one rule with many values, of which the first are quick")
+    return [
+        value if place < number else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=slow)
+        for place, value in enumerate(values)
+    ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,6 +12,7 @@ from tests.conftest import MakePool
 from tests.support.inside import bind
 from tests.support.observe import Observer
 from tests.support.processes import Child, Spawn, emit, receive
+from tests.support.rings import quick_few
 from tests.support.typing import Pool
 from tests.table.roles import MakeRole
 
@@ -66,7 +67,7 @@ async def test_create_by_many_connections_at_once_succeeds_in_all(make_pool: Mak
 
 
 @pytest.mark.parametrize("takes_the_lock", [True, False], ids=["with our lock", "without"])
-@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "killed"])
+@pytest.mark.parametrize("end", quick_few(["COMMIT", "ROLLBACK", "killed"], 1))
 @pytest.mark.parametrize("schema", [None, "new"])
 async def test_create_beside_an_open_migration_succeeds_in_all(
     make_pool: MakePool, observe: Observer, schema: str | None, end: str, takes_the_lock: bool
