@@ -20,11 +20,12 @@ KEY = "flagged"
 async def test_flag_marks_logs_and_wakes_without_cancelling(
     table: LeaseTable, observe: Observer, travel: Travel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The loss is in `lost`, in the log as an ERROR and wakes wait_lost(); nothing is raised or cancelled."""
+    """The loss is in `lost`, in the log as an ERROR, and ends both waits; nothing is raised or cancelled."""
     async with lease(table, KEY, ttl=30, on_lost="flag") as held:
-        waiter = asyncio.create_task(held.wait_lost())
+        stopping, lost = asyncio.create_task(held.wait_stopping()), asyncio.create_task(held.wait_lost())
         await observe.hand_over(KEY)
-        loss = await travel.through(waiter, within=15)
+        assert await travel.through(stopping, within=15) == held.stop_reason == "taken_over"
+        loss = await travel.through(lost, within=1)
         assert loss is held.lost
         assert isinstance(loss, LeaseLostError)
         assert (loss.reason, loss.taken_by) == ("taken_over", "other")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.runs import NOTES, Notes, versions
 
-REST = "the others: `nox -t ci`, which takes about 16 minutes, and `nox -t night`: see CONTRIBUTING.md"
+REST = "the others: `nox -t ci`, which takes about 18 minutes, and `nox -t night`: see CONTRIBUTING.md"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
