@@ -134,7 +134,7 @@ class Observer:
     @asynccontextmanager
     async def locked(self, key: str, strength: str = "UPDATE") -> AsyncIterator[Connection]:
         """Hold a lock on the row (SELECT .. FOR `strength`) in another session's open transaction."""
-        connection = await asyncpg.connect(self.dsn, ssl=False)
+        connection = await _connect(self.dsn)
         try:
             async with connection.transaction():
                 await connection.execute(f"SELECT 1 FROM {self.table} WHERE key = $1 FOR {strength}", key)
@@ -145,7 +145,7 @@ class Observer:
     @asynccontextmanager
     async def inserting(self, key: str) -> AsyncIterator[None]:
         """Hold a first insert of a key open, undone at the end: the key's claims wait on the server for so long."""
-        connection = await asyncpg.connect(self.dsn, ssl=False)
+        connection = await _connect(self.dsn)
         transaction = connection.transaction()
         await transaction.start()
         try:
@@ -189,10 +189,15 @@ class Observer:
         return len(pids)
 
 
+async def _connect(dsn: str) -> Connection:
+    # Without asking for TLS first, which is one more round trip.
+    return await asyncpg.connect(dsn, ssl=False)
+
+
 @asynccontextmanager
 async def observing(dsn: str, table: str = "lease") -> AsyncIterator[Observer]:
     """Open an observer on a database and close it at the end."""
-    connection = await asyncpg.connect(dsn, ssl=False)
+    connection = await _connect(dsn)
     try:
         yield Observer(connection, dsn, table)
     finally:
